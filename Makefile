@@ -1,0 +1,32 @@
+# Everything here works from a clean clone with Go alone, as root or not; `make help` lists it.
+
+GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+# Whatever GOFLAGS the environment has, the results are the same. (Set but empty, Go would read it from its own file.)
+override GOFLAGS := -buildvcs=false
+export GOFLAGS
+
+.DEFAULT_GOAL := help
+.PHONY: help test demo lint cover
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | sort
+
+test: ## all tests, on SQLite and on a real PostgreSQL, with the race detector
+	@scripts/need-cc
+	@scripts/need-postgres
+	go test -race -timeout 20m ./...
+
+demo: ## the demonstration
+	go run ./cmd/pawl demo
+
+lint: ## gofmt, go vet and golangci-lint (the first run compiles it: about 3 minutes on 2 cores)
+	@bad=$$(gofmt -l .) && if [ -n "$$bad" ]; then echo "gofmt -w these:"; echo "$$bad"; exit 1; fi
+	go vet ./...
+	CGO_ENABLED=0 go run $(GOLANGCI) run ./...
+
+cover: ## tests with coverage, into cover.out and cover.html
+	@scripts/need-postgres
+	go test -timeout 20m -coverpkg=./... -coverprofile=cover.out ./...
+	go tool cover -html=cover.out -o cover.html
+	@go tool cover -func=cover.out | tail -n 1

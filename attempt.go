@@ -1,0 +1,681 @@
+package pawl
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/hooks"
+	"github.com/pawlrun/pawl/internal/payload"
+)
+
+// parkAfter is the longest wait that keeps a worker's slot.
+const parkAfter = 5 * time.Second
+
+// stepRun is one call of a step that has no final row yet.
+type stepRun struct {
+	x    *execution
+	c    *stepCall
+	path string
+	row  *StepRow // as stored, nil if there is none
+	key  OpKey
+	hash []byte
+	in   []byte // sealed input
+	use  []byte // the stored input's JSON, if the callback must get that one
+	base context.Context
+	sent time.Duration // boot clock before the attempt's intent was sent
+	held fault.Outcome // worst outcome of the attempts so far, for Keyed
+}
+
+// step is the core of all verbs: it consults the journal and executes only what is not finished.
+func (r *Run) step(c *stepCall) ([]byte, error) {
+	x, path := r.x, r.path(c.name)
+	if !r.branch.TryLock() {
+		return nil, misuse(x, path, fault.ReasonNestedStep,
+			"another step of this branch is running: steps do not nest, and a Run serves one goroutine (parallel branches need a Group)")
+	}
+	defer r.branch.Unlock()
+	if err := r.usable(c); err != nil {
+		return nil, misuse(x, path, fault.ReasonInvalidValue, err.Error())
+	}
+	json, err := encode(c.in)
+	if err != nil {
+		return nil, misuse(x, path, fault.ReasonInvalidValue, "input: "+err.Error())
+	}
+	hash, err := hashOf(json)
+	if err != nil {
+		return nil, misuse(x, path, fault.ReasonInvalidValue, "input: "+err.Error())
+	}
+	if x.j.visited[path] {
+		return nil, misuse(x, path, fault.ReasonDuplicateStep, "the name is used twice in this run: give each item of a loop its own scope with run.Item")
+	}
+	row := x.j.visit(path)
+	if row != nil && row.State.Finished() {
+		return x.reuse(row, hash)
+	}
+	if x.dry != nil {
+		x.dry.reach(c, path, row)
+		return nil, x.suspend()
+	}
+	s := &stepRun{x: x, c: c, path: path, row: row, hash: hash, base: x.ctx}
+	if r.shield {
+		s.base = x.life
+	}
+	if err := s.admit(); err != nil {
+		return nil, err
+	}
+	if c.intent() && c.kind != fault.KindRepeatable {
+		if s.in, err = x.e.seal(json); err != nil {
+			return nil, misuse(x, path, fault.ReasonTooLarge, "input: "+err.Error())
+		}
+	}
+	s.key = x.keyOf(path)
+	x.running(path)
+	defer x.running("")
+	x.e.hooks.Reach(hooks.StepReached, string(x.row.ID), path)
+	if value, err, done := s.resume(); done {
+		return value, err
+	}
+	return s.attempts()
+}
+
+// misuse is an error in how a step is called. It is the same on every execution, so it needs no row.
+func misuse(x *execution, path string, reason fault.Reason, text string) error {
+	return &Error{Run: x.row.ID, Step: path, Fault: fault.Fault{Class: fault.InvalidRequest, Reason: reason,
+		Outcome: fault.OutcomeRejected, Message: payload.Clean(text, 4096)}}
+}
+
+// usable refuses calls that could only fail later, when the crash has come.
+func (r *Run) usable(c *stepCall) error {
+	switch {
+	case r.bad != nil:
+		return r.bad
+	case c.o.err != nil:
+		return c.o.err
+	case c.o.probe != nil && c.o.probeIn != c.inType:
+		return fmt.Errorf("Probe takes %v, the step's input is %v", c.o.probeIn, c.inType)
+	case c.o.probe != nil && c.o.probeOut != c.outType:
+		return fmt.Errorf("Probe gives %v, the step's result is %v", c.o.probeOut, c.outType)
+	}
+	return payload.CheckName("step name", c.name)
+}
+
+// reuse returns what a finished row holds.
+func (x *execution) reuse(row *StepRow, hash []byte) ([]byte, error) {
+	if x.j.passed >= x.j.loaded && !x.suspended {
+		x.quietN.Store(false)
+	}
+	if !slices.Equal(row.InputHash, hash) && !slices.Equal(row.OtherHash, hash) && row.TakenFrom == "" && x.dry == nil && x.ctx.Err() == nil {
+		row.OtherHash = hash
+		x.buffer(stepOp{row: row, mark: true})
+	}
+	if row.State != StepSucceeded {
+		return nil, row.stored()
+	}
+	value := row.Value
+	if value == nil && row.ValueSize > 0 {
+		err := x.e.store.View(x.hold, func(ctx context.Context, tx Txn) error {
+			full, err := tx.Step(ctx, x.row.ID, row.Name)
+			if err == nil && full == nil {
+				err = fmt.Errorf("step %q: %w", row.Name, ErrNotFound)
+			}
+			if err == nil {
+				value = full.Value
+			}
+			return err
+		})
+		if err != nil {
+			x.log.Error("stored result could not be read", "step", row.Name, "err", err)
+			return nil, x.later()
+		}
+	}
+	json, err := x.e.open(value)
+	if err != nil {
+		return nil, x.undecodable(row.Name, err)
+	}
+	return json, nil
+}
+
+// admit says whether new work of the run may begin at all.
+func (s *stepRun) admit() error {
+	x := s.x
+	x.mu.Lock()
+	failed, spoiled := x.failed, x.spoiled
+	x.mu.Unlock()
+	switch {
+	case x.suspended:
+		return x.refuse()
+	case x.closed.Load(), failed != nil, spoiled != nil, x.hold.Err() != nil:
+		return x.suspend()
+	case x.life.Err() != nil, x.w.stopping.Load():
+		x.released = true
+		return x.suspend()
+	case s.base.Err() != nil && !(s.row != nil && s.row.Foreign && s.row.State == StepInFlight):
+		return &Error{Run: x.row.ID, Step: s.path, Fault: fault.Fault{Class: fault.Canceled, Reason: fault.ReasonRunCanceled,
+			Outcome: fault.OutcomeNotSent, Message: "the run is cancelled, the step was not begun"}}
+	}
+	return nil
+}
+
+// resume deals with a row that an earlier execution left, and with the questions that come before a first attempt.
+func (s *stepRun) resume() (value []byte, err error, done bool) { //nolint:revive // the error is the step's, not resume's
+	x, row := s.x, s.row
+	if row == nil {
+		if ask := s.first(); ask != nil {
+			return nil, ask, true
+		}
+		return nil, nil, false
+	}
+	if s.inputChanged() {
+		return nil, x.ask(AskInputChanged, s.path, fmt.Sprintf("attempt %d of %s %q may have been sent with another input than the one it would have now", row.Attempt, row.Kind, s.path)), true
+	}
+	if row.UseStored {
+		if s.use, err = x.e.open(row.Input); err != nil {
+			return nil, x.undecodable(s.path, err), true
+		}
+		s.hash, s.in = row.InputHash, row.Input
+	}
+	if row.Key != "" {
+		s.key = row.Key
+	}
+	if row.Fault != nil {
+		s.held = row.Fault.Outcome
+	}
+	switch {
+	case row.State == StepUncertain:
+		return s.uncertain()
+	case s.base.Err() != nil: // a transaction elsewhere, under cancel
+		return s.callOff()
+	case s.expired() && s.maybeSent():
+		x.log.Warn("the far end may have forgotten the key of an effect that may have happened", "step", s.path, "attempt", row.Attempt)
+		s.markUncertain(row, nil)
+		return s.uncertain()
+	case row.State == StepRetrying:
+		if wait := time.Duration(row.NextAt-x.w.now()) * time.Microsecond; wait > 0 {
+			if err := s.wait(wait); err != nil {
+				return nil, err, true
+			}
+		}
+	}
+	return nil, nil, false
+}
+
+// first asks what must be known before a step without a row begins.
+func (s *stepRun) first() error {
+	x := s.x
+	effect := s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed
+	switch {
+	case len(x.j.rows) >= maxSteps:
+		return x.ask(AskLimit, s.path, fmt.Sprintf("the run has %d steps, the limit: split it, or make it a batch", maxSteps))
+	case effect && x.row.Restored > 0:
+		row := s.next(nil)
+		row.State = StepUncertain
+		op := stepOp{row: row, insert: true, entry: uncertainEntry(row,
+			fmt.Sprintf("the database was restored from a backup; %s %q may have happened after the backup was made", row.Kind, row.Name))}
+		op.fill = func(row *StepRow, now int64) {
+			row.Begun, row.Deadline = now, now
+			if row.ProbeAfter > 0 {
+				row.NextProbe = now
+			}
+		}
+		s.row, x.j.rows[s.path] = row, row
+		x.buffer(op)
+		return x.waitFor(row)
+	case s.c.kind == fault.KindRepeatable || !otherBuild(x.row.Builds, x.w.id.Build):
+		return nil
+	}
+	old := x.j.lookalike(s.c.kind, s.hash)
+	if old == nil || x.j.answered(AskRenamed, s.path) == AnswerRunIt {
+		return nil
+	}
+	err := x.ask(AskRenamed, s.path, fmt.Sprintf("%s %q is new in this build and has the input of %q, which is finished and was not visited: renamed?", s.c.kind, s.path, old.Name))
+	x.blocked.Other = old.Name
+	return err
+}
+
+// inputChanged: an effect that may have been sent would be sent again with another input.
+func (s *stepRun) inputChanged() bool {
+	row := s.row
+	effect := row.Kind == fault.KindOnce || row.Kind == fault.KindKeyed
+	return effect && !row.UseStored && row.State != StepUncertain && s.maybeSent() && !slices.Equal(row.InputHash, s.hash)
+}
+
+// maybeSent: some attempt so far may have reached the far end.
+func (s *stepRun) maybeSent() bool {
+	row := s.row
+	if row.State == StepInFlight || row.State == StepUncertain {
+		return true
+	}
+	return row.Kind == fault.KindKeyed && (row.Fault == nil || !row.Fault.Outcome.Proven())
+}
+
+// expired: the far end may have forgotten the key.
+func (s *stepRun) expired() bool {
+	row := s.row
+	return row != nil && row.Kind == fault.KindKeyed && row.FirstIntent > 0 && s.x.w.now() > row.FirstIntent+row.KeyTTL
+}
+
+// intent reports whether the step's row must be durable before its callback runs.
+func (c *stepCall) intent() bool {
+	return c.kind == fault.KindOnce || c.kind == fault.KindKeyed || c.o.paid || c.db != nil
+}
+
+func (c *stepCall) timeout() time.Duration {
+	if c.o.timeout == 0 && c.kind == fault.KindOnce {
+		return time.Minute
+	}
+	return c.o.timeout
+}
+
+// attempts tries the step until it has a result, an error for the body, or a reason to end this execution.
+func (s *stepRun) attempts() ([]byte, error) {
+	x := s.x
+	x.quietN.Store(false)
+	for {
+		row := s.next(s.row)
+		began := x.w.boot()
+		s.sent = began
+		if s.c.intent() {
+			if err := s.writeIntent(row); err != nil {
+				return nil, x.suspend()
+			}
+		} else if s.c.kind != fault.KindTx {
+			if err := x.commit(nil, nil); err != nil {
+				return nil, x.suspend()
+			}
+		}
+		if (s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed || s.c.o.paid) && !x.w.trusted() {
+			x.lose(ErrLeaseLost)
+			return nil, x.suspend()
+		}
+		value, f := s.call(row)
+		row.Usage.Latency = x.w.boot() - began
+		if f == nil {
+			return value, s.succeed(row, value)
+		}
+		again, err := s.fail(row, f)
+		if !again {
+			return nil, err
+		}
+	}
+}
+
+// next is the row of the attempt after prev.
+func (s *stepRun) next(prev *StepRow) *StepRow {
+	row := &StepRow{}
+	if prev != nil {
+		*row = *prev
+	}
+	if prev != nil && prev.State == StepInFlight {
+		row.Round++ // its worker was lost, which is not an error of the step's
+	}
+	o := &s.c.o
+	row.Run, row.Name, row.Kind, row.Epoch = s.x.row.ID, s.path, s.c.kind, s.x.row.Epoch
+	row.Attempt++
+	row.InputHash, row.Input = s.hash, s.in
+	row.Paid, row.Foreign, row.Worker = o.paid, s.c.db != nil, s.x.w.id.ID
+	if s.c.intent() {
+		row.Key = s.key
+	}
+	row.Settle = micro(orDefault(o.settle, time.Minute))
+	row.KeyTTL = 0
+	if s.c.kind == fault.KindKeyed {
+		row.KeyTTL = micro(orDefault(o.keyTTL, 24*time.Hour))
+	}
+	row.ProbeAfter, row.NextProbe, row.Probes = 0, 0, 0
+	if o.probe != nil {
+		row.ProbeAfter = max(1, micro(o.probeAfter))
+	}
+	row.Ended, row.Deadline, row.NextAt = 0, 0, 0
+	row.Value, row.ValueSize, row.Fault, row.Usage, row.Inherited = nil, 0, nil, Usage{}, ""
+	return row
+}
+
+func micro(d time.Duration) int64 { return d.Microseconds() }
+
+func orDefault(d, def time.Duration) time.Duration {
+	if d == 0 {
+		return def
+	}
+	return d
+}
+
+// writeIntent makes the row durable before the effect, with everything it depends on.
+func (s *stepRun) writeIntent(row *StepRow) error {
+	prev, timeout := s.row, micro(s.c.timeout())
+	row.State = StepInFlight
+	op := stepOp{row: row, insert: prev == nil, fill: func(row *StepRow, now int64) {
+		row.Begun = now
+		if timeout > 0 {
+			row.Deadline = now + timeout
+		}
+		if prev == nil || prev.FirstIntent == 0 {
+			row.FirstIntent = now
+		}
+		if prev == nil || prev.FirstTry == 0 {
+			row.FirstTry = now
+		}
+	}}
+	if prev != nil {
+		op.attempt = prev.Attempt
+		if prev.State == StepInFlight {
+			op.lost = lostAttempt(prev)
+		}
+	}
+	if err := s.x.commit([]stepOp{op}, nil); err != nil {
+		return err
+	}
+	s.row, s.x.j.rows[s.path] = row, row
+	s.x.e.hooks.Reach(hooks.IntentWritten, string(row.Run), row.Name)
+	return nil
+}
+
+// lostAttempt is the record of an attempt whose worker was lost.
+func lostAttempt(row *StepRow) *AttemptRow {
+	return &AttemptRow{Run: row.Run, Step: row.Name, Attempt: row.Attempt, Worker: row.Worker, Begun: row.Begun,
+		Fault: fault.Fault{Class: fault.OutcomeUnknown, Reason: fault.ReasonWorkerLost, Outcome: fault.OutcomeMaybeExecuted}}
+}
+
+// call runs the callback and returns the sealed result, or the fault as it enters the journal: the one boundary at
+// which an error is classified.
+func (s *stepRun) call(row *StepRow) (value []byte, f *fault.Fault) {
+	rep := &report{}
+	info := &StepInfo{Run: row.Run, Lineage: s.x.row.Lineage, Workflow: s.x.row.Workflow, Version: s.x.row.Version,
+		Step: row.Name, Kind: row.Kind, Key: s.key, Attempt: row.Attempt, foreign: s.c.db != nil, report: rep}
+	ctx := context.WithValue(s.base, stepKey{}, info)
+	if t := s.c.timeout(); t > 0 {
+		left := t - (s.x.w.boot() - s.sent)
+		if left <= 0 {
+			return nil, &fault.Fault{Class: fault.Transient, Reason: fault.ReasonStepDeadline, Outcome: fault.OutcomeNotSent,
+				Message: "the deadline passed before the attempt began"}
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, left, fault.ReasonStepDeadline)
+		defer cancel()
+	}
+	defer func() { row.Usage = rep.usage() }()
+	switch {
+	case s.c.db != nil:
+		return s.callForeign(ctx, row)
+	case s.c.kind == fault.KindTx:
+		return s.callTx(ctx, row)
+	}
+	at := attempt{intent: Intent{Key: s.key, Attempt: row.Attempt, Begun: micros(row.Begun)}}
+	return s.guarded(ctx, row, at)
+}
+
+// guarded calls the user's code, with a panic as its fault, and makes the result storable.
+func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value []byte, f *fault.Fault) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.x.log.Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
+			value, f = nil, fault.FromPanic(p)
+		}
+	}()
+	s.x.e.hooks.Reach(hooks.EffectBegin, string(row.Run), row.Name)
+	out, err := s.c.exec(ctx, at, s.use)
+	s.x.e.hooks.Reach(hooks.EffectDone, string(row.Run), row.Name)
+	if err != nil {
+		return nil, fault.FromContext(s.base, ctx, err)
+	}
+	json, err := encode(out)
+	if err == nil {
+		err = s.c.check(json)
+	}
+	if err == nil {
+		value, err = s.x.e.seal(json)
+	}
+	if err != nil {
+		return nil, fault.From(notStorable("the result", err))
+	}
+	return value, nil
+}
+
+// succeed hands the result to the body. It rides with the run's next write.
+func (s *stepRun) succeed(row *StepRow, value []byte) error {
+	if s.c.kind == fault.KindTx && s.c.db == nil {
+		return nil // durable already
+	}
+	op := s.move(row, StepSucceeded)
+	row.Value, row.ValueSize = value, len(value)
+	op.effects = s.c.intent()
+	s.x.buffer(op)
+	return nil
+}
+
+// move is the write that ends row's attempt in state.
+func (s *stepRun) move(row *StepRow, state StepState) stepOp {
+	prev := s.row
+	row.State = state
+	latency := micro(row.Usage.Latency)
+	op := stepOp{row: row, insert: prev == nil, fill: func(row *StepRow, now int64) {
+		row.Ended = now
+		if row.Begun == 0 || !s.c.intent() {
+			row.Begun = now - latency
+		}
+		if row.FirstTry == 0 {
+			row.FirstTry = row.Begun
+		}
+	}}
+	if prev != nil {
+		op.attempt = prev.Attempt
+	}
+	s.row, s.x.j.rows[s.path] = row, row
+	return op
+}
+
+// wait holds the step back for d: in this goroutine if it is short, else by giving the slot free.
+func (s *stepRun) wait(d time.Duration) error {
+	x := s.x
+	if d > parkAfter {
+		return x.waitFor(s.row)
+	}
+	cause := pause(s.base, d)
+	switch {
+	case cause == nil && !x.w.stopping.Load():
+		return nil
+	case cause == nil, x.life.Err() != nil:
+		x.released = x.hold.Err() == nil
+		return x.suspend()
+	}
+	return &Error{Run: x.row.ID, Step: s.path, Fault: fault.Fault{Class: fault.Canceled, Reason: fault.ReasonRunCanceled,
+		Outcome: fault.OutcomeNotSent, Message: "the run was cancelled between two attempts"}}
+}
+
+// fail records a failed attempt and says whether to try again now. The error is what the body gets.
+func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
+	x := s.x
+	f.Err = nil
+	if x.hold.Err() != nil {
+		row.State, row.Fault = StepFailed, f
+		if s.c.intent() {
+			x.w.evidence(x, row)
+		}
+		return false, x.suspend()
+	}
+	d := s.decide(row, f)
+	if d.Fault.Reason == fault.ReasonNotStorable {
+		d.Action = fault.ActionFail // it happened; only the result is lost
+	}
+	f = &d.Fault
+	f.Err = nil
+	row.Fault = f
+	lost := &AttemptRow{Run: row.Run, Step: row.Name, Attempt: row.Attempt, Worker: row.Worker, Begun: row.Begun,
+		Fault: *f, Wait: micro(d.Wait), Usage: row.Usage}
+	if f.Class == fault.OutcomeUnknown {
+		row.Unknown++
+	}
+	if row.Kind == fault.KindKeyed && s.held > f.Outcome { // a later refusal does not undo an earlier send
+		worst := *f
+		worst.Outcome = s.held
+		row.Fault = &worst
+	}
+	s.held = max(s.held, f.Outcome)
+	x.log.Info("attempt failed", "step", row.Name, "attempt", row.Attempt, "class", f.Class, "reason", f.Reason,
+		"outcome", f.Outcome, "then", d.Action, "why", d.Why, "wait", d.Wait)
+	switch d.Action {
+	case fault.ActionRetry, fault.ActionPark:
+		return s.retry(row, lost, d)
+	case fault.ActionUncertain:
+		s.markUncertain(row, lost)
+		return false, x.waitFor(s.row)
+	case fault.ActionRequeue:
+		return false, s.requeue(row, lost)
+	}
+	if x.def.blockOnExhausted && !f.Class.Terminal() && f.Class != fault.QuotaExhausted && f.Reason != fault.ReasonNotStorable {
+		op := s.retryOp(row, lost, 0)
+		row.Round, row.Unknown, row.FirstTry = row.Attempt, 0, 0
+		x.buffer(op)
+		return false, x.ask(AskLimit, s.path, fmt.Sprintf("%s after %d attempts: %s", d.Why, row.Attempt, f.Error()))
+	}
+	op := s.move(row, StepFailed)
+	op.lost, op.effects = lost, s.c.intent()
+	x.buffer(op)
+	return false, row.stored()
+}
+
+func (s *stepRun) decide(row *StepRow, f *fault.Fault) fault.Decision {
+	b := fault.Budget{Policy: s.c.o.policy, Attempt: row.Attempt - row.Round, UnknownAttempts: row.Unknown, Paid: s.c.o.paid,
+		KeyExpired: s.expired(), Jitter: rand.Float64()}
+	if f.Class == fault.OutcomeUnknown {
+		b.UnknownAttempts++
+	}
+	if row.FirstTry > 0 {
+		b.Elapsed = time.Duration(s.x.w.now()-row.FirstTry-row.Told) * time.Microsecond
+	} else {
+		b.Elapsed = row.Usage.Latency
+	}
+	d := fault.Decide(f, s.c.kind, b)
+	if d.Action == fault.ActionFail && s.c.db != nil && f.Reason == fault.ReasonCommitUnknown {
+		d.Action = fault.ActionUncertain // nobody could settle it
+		d.Fault.Outcome = fault.OutcomeMaybeExecuted
+	}
+	return d
+}
+
+func (s *stepRun) retryOp(row *StepRow, lost *AttemptRow, wait time.Duration) stepOp {
+	op := s.move(row, StepRetrying)
+	fill := op.fill
+	op.fill = func(row *StepRow, now int64) {
+		fill(row, now)
+		row.NextAt = now + micro(wait)
+	}
+	op.lost = lost
+	return op
+}
+
+func (s *stepRun) retry(row *StepRow, lost *AttemptRow, d fault.Decision) (again bool, err error) {
+	if d.Told {
+		row.Told += micro(d.Wait)
+	}
+	s.x.buffer(s.retryOp(row, lost, d.Wait))
+	if err := s.wait(d.Wait); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// requeue records that our own side ended the attempt. Nothing is counted.
+func (s *stepRun) requeue(row *StepRow, lost *AttemptRow) error {
+	x := s.x
+	if x.life.Err() == nil && s.base.Err() != nil { // cancelled
+		op := s.move(row, StepFailed)
+		op.lost = lost
+		x.buffer(op)
+		return row.stored()
+	}
+	x.released = true
+	if s.row != nil || s.c.intent() {
+		row.Round++
+		x.buffer(s.retryOp(row, lost, 0))
+	}
+	return x.suspend()
+}
+
+// markUncertain buffers the move to uncertain, with its inbox entry. lost is nil where the attempt's own process has
+// not reported its end.
+func (s *stepRun) markUncertain(row *StepRow, lost *AttemptRow) {
+	reported, stored := lost != nil, s.row
+	if !reported {
+		lost = lostAttempt(row)
+		copied := *row
+		row = &copied
+	}
+	row.State, row.Epoch = StepUncertain, s.x.row.Epoch
+	if s.c.o.probe != nil && row.ProbeAfter == 0 {
+		row.ProbeAfter = max(1, micro(s.c.o.probeAfter))
+	}
+	op := stepOp{row: row, attempt: stored.Attempt, lost: lost, entry: uncertainEntry(row, s.detail(row, reported))}
+	op.fill = func(row *StepRow, now int64) {
+		if reported {
+			row.Ended = now
+		}
+		row.NextProbe = 0
+		if row.ProbeAfter > 0 {
+			row.NextProbe = max(now, row.Begun+row.ProbeAfter)
+		}
+	}
+	s.row, s.x.j.rows[s.path] = row, row
+	s.x.buffer(op)
+}
+
+func (s *stepRun) detail(row *StepRow, reported bool) string {
+	if !reported || row.Fault == nil {
+		return ""
+	}
+	return payload.Clean(fmt.Sprintf("attempt %d of %s %q ended with %s", row.Attempt, row.Kind, row.Name, row.Fault.Error()), 1000)
+}
+
+// keyOf is the operation key of the run's step.
+func (x *execution) keyOf(path string) OpKey {
+	product := x.row.product()
+	if slices.Contains(x.row.freshKeys(), path) {
+		product = string(x.row.ID)
+	}
+	return opKey(x.w.space, x.row.KeyName, product, path)
+}
+
+// running notes which step is running, for those who look at the worker.
+func (x *execution) running(path string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.step, x.since = path, time.Now()
+}
+
+// report collects what an attempt used.
+type report struct {
+	mu sync.Mutex // guards u
+	u  Usage
+}
+
+func (r *report) add(u Usage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for dst, src := range map[*string]string{&r.u.Provider: u.Provider, &r.u.Model: u.Model, &r.u.RequestID: u.RequestID} {
+		if src != "" {
+			*dst = payload.Clean(src, 200)
+		}
+	}
+	r.u.TokensIn += u.TokensIn
+	r.u.TokensOut += u.TokensOut
+	r.u.CostMicros += u.CostMicros
+}
+
+func (r *report) usage() Usage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.u
+}
+
+// hashOf is the input hash: SHA-256 of the canonical JSON.
+func hashOf(json []byte) ([]byte, error) {
+	h, err := payload.Hash(json)
+	if err != nil {
+		return nil, err
+	}
+	return h[:], nil
+}

@@ -1,0 +1,333 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/hooks"
+	"github.com/pawlrun/pawl/internal/payload"
+)
+
+// maxRefused is how many step calls a body may make after its suspension before its goroutine is ended.
+const maxRefused = 1000
+
+// execution is one claim of one run by one worker. The body's goroutine owns everything but what mu guards.
+type execution struct {
+	e   *Engine
+	w   *worker
+	def *definition
+	row RunRow // as claimed
+	log *slog.Logger
+
+	hold context.Context // ends when the run is not ours any more; writes live by it
+	life context.Context // of hold; ends also when the worker cancels what is still running at its end
+	ctx  context.Context // of life; ends also when the run is cancelled
+	drop context.CancelCauseFunc
+	stop context.CancelCauseFunc
+	quit context.CancelCauseFunc
+
+	j      *journal
+	input  []byte
+	from   RunState
+	lost   WorkerID // the owner it was taken from …
+	before int64    // … and when that one had claimed it
+	dry    *dryRun  // a plan's replay: nothing is executed or written
+	ending atomic.Bool
+	closed atomic.Bool // the body has returned
+	quietN atomic.Bool // finished steps are being passed, or the body is suspended
+
+	suspended bool
+	waits     []waitOn
+	released  bool // suspended because the worker stops, or something cannot be reached
+	delay     time.Duration
+	blocked   *EntryRow // suspended by a question about the whole run
+	refused   int
+
+	mu      sync.Mutex // guards buf, timer, failed and step
+	buf     []stepOp   // results the body has, not yet durable
+	timer   *time.Timer
+	failed  error  // the run is lost: the first write that did not succeed
+	spoiled error  // a row that the store can never take; the run fails by it
+	step    string // the step that is running
+	since   time.Time
+
+	writing sync.Mutex // held over a write, so that those of one run come one after the other
+}
+
+func (x *execution) quiet() bool { return x.quietN.Load() }
+
+// lose drops the run: nothing of it is written from here on.
+func (x *execution) lose(cause error) {
+	x.mu.Lock()
+	if x.failed == nil {
+		x.failed = cause
+	}
+	x.mu.Unlock()
+	x.drop(ErrLeaseLost)
+}
+
+// run executes the claimed run from its journal to the end of this execution.
+func (x *execution) run() {
+	e := x.e
+	e.hooks.Reach(hooks.Claimed, string(x.row.ID), "")
+	if err := x.prepare(); err != nil {
+		x.abandon(err)
+		return
+	}
+	if x.blocked != nil {
+		x.end(&runEnd{block: x.blocked})
+		return
+	}
+	result, err := x.body()
+	e.hooks.Reach(hooks.BodyDone, string(x.row.ID), "")
+	x.conclude(result, err)
+}
+
+// abandon lets go of a run that could not be prepared, without a word about its steps.
+func (x *execution) abandon(err error) {
+	if errors.Is(err, ErrLeaseLost) {
+		x.log.Info("run was taken over before it began here", "err", err)
+		return
+	}
+	x.log.Error("run could not be prepared, it is released", "err", err)
+	x.end(&runEnd{release: true})
+}
+
+// body calls the workflow's function and turns a panic into its error.
+func (x *execution) body() (result []byte, err error) {
+	r := &Run{x: x, branch: new(sync.Mutex)}
+	done := make(chan struct{})
+	go func() { // a goroutine of its own, because a body that never stops calling refused steps is ended by Goexit
+		returned := false
+		defer close(done)
+		defer func() {
+			p := recover()
+			switch {
+			case x.suspended || returned:
+			case p != nil:
+				x.log.Error("body panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+				result, err = nil, bodyPanic(p)
+			default:
+				result, err = nil, bodyPanic("runtime.Goexit was called")
+			}
+		}()
+		result, err = x.def.body(r, x.input)
+		returned = true
+	}()
+	<-done
+	// A step that the body left running in a goroutine of its own ends before the run does.
+	x.closed.Store(true)
+	r.branch.Lock()
+	defer r.branch.Unlock()
+	return result, err
+}
+
+func bodyPanic(p any) error {
+	f := fault.FromPanic(p)
+	f.Class, f.Outcome = fault.InvalidRequest, fault.OutcomeRejected
+	return f
+}
+
+// conclude turns what the body returned into the run's end.
+func (x *execution) conclude(result []byte, err error) {
+	switch {
+	case x.hold.Err() != nil:
+		x.log.Info("run is not ours any more, its end is dropped", "cause", context.Cause(x.hold))
+		x.flush()
+	case x.blocked != nil:
+		x.end(&runEnd{block: x.blocked})
+	case x.released:
+		x.end(&runEnd{release: true, delay: x.delay})
+	case x.suspended && len(x.waits) == 0: // a write that failed; its cause is kept
+		x.end(&runEnd{release: true, delay: 2 * time.Second})
+	case x.suspended:
+		x.end(&runEnd{suspend: x.waits, cancels: x.ctx.Err() != nil})
+	default:
+		x.finish(result, err)
+	}
+}
+
+func (x *execution) finish(result []byte, err error) {
+	end := &runEnd{finish: Succeeded}
+	if err == nil {
+		if end.result, err = x.e.seal(result); err != nil {
+			err = notStorable("the run's result", err)
+		}
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, errInput):
+		x.end(&runEnd{block: x.entry(AskDecode, "", err.Error())})
+		return
+	case x.ctx.Err() != nil && !errors.Is(err, fault.ReasonPanic):
+		end = &runEnd{finish: Cancelled}
+	default:
+		end = &runEnd{finish: Failed, fault: bodyFault(err)}
+	}
+	if names := x.j.unvisited(); len(names) > 0 && end.finish != Cancelled {
+		detail := fmt.Sprintf("the body ended (%s) without coming by %q, which it once ran: renamed or removed?", end.finish, names)
+		x.end(&runEnd{block: x.entry(AskDiverged, names[0], detail), intend: end.finish, fault: end.fault, result: end.result})
+		return
+	}
+	x.end(end)
+}
+
+// bodyFault is the stored form of what a body returned: a failed step's fault as it is, anything else as an error of
+// the body's own, which no repetition changes.
+func bodyFault(err error) *fault.Fault {
+	if se, ok := errors.AsType[*Error](err); ok {
+		f := se.Fault
+		f.Message = payload.Clean(err.Error(), 4096)
+		return &f
+	}
+	f := fault.From(err)
+	if f.Class == fault.OutcomeUnknown && f.Reason != fault.ReasonPanic {
+		f.Class, f.Outcome = fault.InvalidRequest, fault.OutcomeRejected
+	}
+	f.Err = nil
+	return f
+}
+
+func (x *execution) entry(kind EntryKind, step, detail string) *EntryRow {
+	return &EntryRow{Run: x.row.ID, Step: step, Kind: kind, Detail: payload.Clean(detail, 1000)}
+}
+
+// end writes the last results with the run's end.
+func (x *execution) end(end *runEnd) {
+	if end.fault != nil {
+		end.fault.Err = nil
+	}
+	x.ending.Store(true)
+	x.mu.Lock()
+	err := x.spoiled
+	x.mu.Unlock()
+	if err == nil {
+		err = x.commit(nil, end)
+	}
+	if errors.Is(err, errUnstorable) { // the end itself must get through: say what could not be stored
+		err = x.commit(nil, &runEnd{finish: Failed, fault: bodyFault(notStorable("a journal row", err))})
+	}
+	if err != nil {
+		x.log.Warn("the run's end was not written here", "err", err)
+		return
+	}
+	x.e.hooks.Reach(hooks.Ended, string(x.row.ID), "")
+	x.e.changed(x.row.ID)
+	x.e.nudge()
+}
+
+// commit makes the buffered results and ops durable, in this order, with the run's end if there is one.
+func (x *execution) commit(ops []stepOp, end *runEnd) error {
+	x.writing.Lock()
+	defer x.writing.Unlock()
+	x.mu.Lock()
+	all := append(x.buf, ops...)
+	x.buf = nil
+	if x.timer != nil {
+		x.timer.Stop()
+	}
+	failed := x.failed
+	x.mu.Unlock()
+	if failed != nil {
+		x.report(all)
+		return failed
+	}
+	if len(all) == 0 && end == nil {
+		return nil
+	}
+	err := x.w.writer.write(x.hold, x.write(all, end))
+	switch {
+	case errors.Is(err, errUnstorable):
+		x.mu.Lock()
+		x.spoiled = err
+		x.mu.Unlock()
+		return err
+	case err != nil:
+		x.lose(err)
+		x.report(all)
+		return err
+	}
+	for i := range all {
+		if st := all[i].row.State; st != StepInFlight && !all[i].mark {
+			x.e.hooks.Reach(hooks.ResultWritten, string(x.row.ID), all[i].row.Name)
+		}
+	}
+	return nil
+}
+
+func (x *execution) write(ops []stepOp, end *runEnd) *write {
+	return &write{run: x.row.ID, epoch: x.row.Epoch, token: x.row.Token, build: x.w.id.Build, ops: ops, end: end}
+}
+
+// buffer keeps a result that the body may have before it is durable. It is written with the run's next write, or on
+// its own after the flush delay.
+func (x *execution) buffer(op stepOp) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.buf = append(x.buf, op)
+	if len(x.buf) > 1 {
+		return
+	}
+	if x.timer == nil {
+		x.timer = time.AfterFunc(x.e.o.flushDelay(), x.flush)
+		return
+	}
+	x.timer.Reset(x.e.o.flushDelay())
+}
+
+func (x *execution) flush() { _ = x.commit(nil, nil) } // a failure is kept in x.failed
+
+// report hands what could not be written to the inbox, as evidence about its attempts.
+func (x *execution) report(ops []stepOp) {
+	for i := range ops {
+		if ops[i].effects {
+			x.w.evidence(x, ops[i].row)
+		}
+	}
+}
+
+// suspend ends this execution of the body.
+func (x *execution) suspend() error {
+	x.suspended = true
+	x.quietN.Store(true)
+	return ErrSuspended
+}
+
+func (x *execution) waitFor(row *StepRow) error {
+	x.waits = append(x.waits, waitOn{row.Name, row.Attempt})
+	return x.suspend()
+}
+
+// ask suspends the body by a question about the whole run.
+func (x *execution) ask(kind EntryKind, step, detail string) error {
+	if x.blocked == nil {
+		x.blocked = x.entry(kind, step, detail)
+	}
+	return x.suspend()
+}
+
+func (x *execution) undecodable(path string, err error) error {
+	if x.dry != nil {
+		x.dry.note(path, fmt.Sprintf("stored value does not decode: %v", err))
+		return x.suspend()
+	}
+	return x.ask(AskDecode, path, fmt.Sprintf("stored value of step %q does not decode: %v", path, err))
+}
+
+// refuse answers a step call that may not run any more. A body that loops on refused calls is ended.
+func (x *execution) refuse() error {
+	x.refused++
+	if x.refused > maxRefused {
+		x.log.Warn("body goes on calling steps after its suspension and is ended")
+		runtime.Goexit()
+	}
+	return ErrSuspended
+}

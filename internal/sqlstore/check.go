@@ -1,0 +1,114 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pawlrun/pawl"
+)
+
+// rule is one check: a query whose rows are (run or NULL, detail or NULL, microseconds or NULL).
+type rule struct {
+	level, name string
+	query       string
+	text        string // with the detail in place of %s
+	advice      string
+}
+
+const (
+	levelError = "error"
+	levelWarn  = "warn"
+
+	// perRule bounds the findings of one rule.
+	perRule = " LIMIT 50"
+
+	// patience is how long a run may wait for a worker before that is worth a word.
+	patience = 5 * time.Minute
+)
+
+const lookCloser = "do not change rows by hand; keep a copy of the database and report it"
+
+// The checks of steps read the whole table: no index is kept for what must never be there.
+var rules = []rule{
+	{levelError, "I2", `SELECT run, name, ended FROM pawl_steps WHERE state = 'failed' AND fault IS NULL`,
+		"step %s failed without a stored error", lookCloser},
+	{levelError, "I3", `SELECT id, state, NULL FROM pawl_runs WHERE state = 'queued' AND (due IS NULL OR owner IS NOT NULL)`,
+		"the run is %s, but has no due time, or an owner", lookCloser},
+	{levelError, "I3", `SELECT id, state, NULL FROM pawl_runs WHERE state = 'running' AND (owner IS NULL OR due IS NOT NULL)`,
+		"the run is %s, but has no owner, or a due time", lookCloser},
+	{levelError, "I3", `SELECT r.id, CAST(r.owner AS TEXT), r.claimed FROM pawl_runs r
+		WHERE r.owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM pawl_workers w WHERE w.id = r.owner)`,
+		"its owner %s has no row, so that its lease can never expire", "any worker repairs this within a minute"},
+	{levelError, "I3", `SELECT id, state, NULL FROM pawl_runs r WHERE state = 'waiting' AND (owner IS NOT NULL OR due IS NULL)`,
+		"the run is %s, but nothing will wake it", lookCloser},
+	{levelError, "I3", `SELECT id, state, NULL FROM pawl_runs r WHERE state = 'blocked' AND (owner IS NOT NULL OR due IS NOT NULL
+		OR NOT EXISTS (SELECT 1 FROM pawl_inbox e WHERE e.run = r.id AND e.closed IS NULL))`,
+		"the run is %s, but the inbox has no open entry for it", lookCloser},
+	{levelError, "I3", `SELECT id, state, NULL FROM pawl_runs WHERE (state IN ('succeeded', 'failed', 'cancelled')) <> (ended IS NOT NULL)`,
+		"the run is %s, and whether it has ended does not fit", lookCloser},
+	{levelError, "I1", `SELECT s.run, s.name, NULL FROM pawl_steps s JOIN pawl_runs r ON r.id = s.run
+		WHERE s.state IN ('in_flight', 'uncertain') AND r.ended IS NOT NULL`,
+		"the run is finished, but nobody knows whether step %s happened", "find out, and treat the run's result with care"},
+	{levelError, "I1", `SELECT s.run, s.name, NULL FROM pawl_steps s WHERE NOT EXISTS (SELECT 1 FROM pawl_runs r WHERE r.id = s.run)`,
+		"step %s belongs to a run that is not there", lookCloser},
+	{levelError, "I3", `SELECT CASE WHEN new_keys THEN id ELSE lineage END, CAST(count(*) AS TEXT), NULL FROM pawl_runs WHERE ended IS NULL
+		GROUP BY CASE WHEN new_keys THEN id ELSE lineage END HAVING count(*) > 1`,
+		"its lineage has %s live runs", "cancel all but one"},
+	{levelError, "I3", `SELECT k.lineage, k.product_key, NULL FROM pawl_keys k
+		WHERE k.end_state IS NULL AND NOT EXISTS (SELECT 1 FROM pawl_runs r WHERE r.id = k.lineage)`,
+		"key %s names a run that is not there", lookCloser},
+
+	{levelWarn, "stuck", `SELECT r.id, r.workflow || ' version ' || r.version, {now} - r.due FROM pawl_runs r
+		WHERE r.due IS NOT NULL AND r.due < {now} - $1 ORDER BY r.due`,
+		"a run of %s is due and nobody takes it", "start a worker that has this version; pawl work lists what a binary has"},
+	{levelWarn, "stuck", `SELECT r.id, CAST(w.id AS TEXT), {now} - w.seen FROM pawl_workers w JOIN pawl_runs r ON r.owner = w.id
+		WHERE ` + expired + ` AND w.seen + w.lease < {now} - $1 ORDER BY w.seen`,
+		"its worker %s is gone and nobody takes the run over", "start a worker that has the run's version"},
+	{levelWarn, "stuck", `SELECT r.id, e.kind, {now} - e.opened FROM pawl_inbox e JOIN pawl_runs r ON r.id = e.run
+		WHERE e.closed IS NULL AND r.state = 'blocked' AND e.opened < {now} - $1 ORDER BY e.id`,
+		"the run waits for a person: %s", "answer it with pawl resolve"},
+}
+
+// Check runs all rules on one snapshot, and looks at the settings.
+func (s *Store) Check(ctx context.Context) ([]pawl.Finding, error) {
+	var found []pawl.Finding
+	err := s.View(ctx, func(ctx context.Context, tx pawl.Tx) error {
+		found = nil
+		for _, r := range rules {
+			more, err := tx.(*txn).check(ctx, r)
+			if err != nil {
+				return fmt.Errorf("check %s: %w", r.name, err)
+			}
+			found = append(found, more...)
+		}
+		return nil
+	})
+	if err == nil && s.d.Settings != nil {
+		var more []pawl.Finding
+		more, err = s.d.Settings(ctx, s.read)
+		found = append(found, more...)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("check the database: %w", err)
+	}
+	return found, nil
+}
+
+func (t *txn) check(ctx context.Context, r rule) ([]pawl.Finding, error) {
+	var args []any
+	if r.level == levelWarn {
+		args = append(args, patience.Microseconds())
+	}
+	return list(ctx, t, func(rows pawl.Rows) (pawl.Finding, error) {
+		f := pawl.Finding{Level: r.level, Rule: r.name, Advice: r.advice}
+		var detail string
+		var age int64
+		err := rows.Scan(zero(&f.Run), zero(&detail), zero(&age))
+		f.Text = fmt.Sprintf(r.text, detail)
+		if r.level == levelWarn {
+			f.Text += fmt.Sprintf(", for %s", (time.Duration(age) * time.Microsecond).Round(time.Second))
+		}
+		return f, err
+	}, r.query+perRule, args...)
+}

@@ -1,0 +1,90 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"sync"
+
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+
+	"github.com/pawlrun/pawl"
+)
+
+// Dialect is everything in which the two databases differ.
+type Dialect struct {
+	// Name is what [pawl.Store] reports, and Goose what the migrator calls it.
+	Name  string
+	Goose goose.Dialect
+	// Fragments replace {name} in the query texts.
+	Fragments Fragments
+	// Write is the isolation of write transactions, Read that of snapshots.
+	Write, Read sql.IsolationLevel
+	// Begin runs first in every write transaction. Nil for none.
+	Begin func(ctx context.Context, tx *sql.Tx) error
+	// Classify says what an error of the driver means for a transaction.
+	Classify func(error) Class
+	// CommitUnknown reports whether a COMMIT that returned this error may have been applied.
+	CommitUnknown func(error) bool
+	// Settings looks at how the database is set up.
+	Settings func(ctx context.Context, db *sql.DB) ([]pawl.Finding, error)
+	// Locker lets one migrator in at a time. Nil if the database's own locks suffice.
+	Locker func() (lock.Locker, error)
+	// MigrateHint ends the error about a schema that is missing or old, with what to do.
+	MigrateHint string
+}
+
+// Fragments are the pieces of SQL that differ. Each is put into the texts where they have its name in braces.
+type Fragments struct {
+	Now      string // {now}: the store's clock, in microseconds
+	LeaseNow string // {leasenow}: the clock that leases are measured by, in microseconds
+	Clock    string // {clock}: what tells this lease clock from another that its times cannot be compared with
+	Server   string // {server}: changes when another server, or a restarted one, answers
+	Lock     string // {lock}: locks the selected rows
+	Skip     string // {skip}: the same, leaving out rows that others have locked
+	ID       string // {id}: type of a UUID
+	Bytes    string // {bytes}: type of a payload
+	C        string // {c}: collation by bytes
+	AnyOf    string // {anyof}…{end}: an IN over a sub-select that is a look-up for each of its rows
+	End      string
+	Stamp    string // {stamp}…{stamped}: microseconds as a timestamp for people
+	Stamped  string
+	Table    string // {table}: a query that gives the number of tables called $1
+}
+
+// Class is what an error means for the transaction it came from.
+type Class int
+
+// The classes.
+const (
+	Other    Class = iota
+	Aborted        // rolled back for reasons of concurrency: run it again
+	SameRow        // a row with that primary key is there
+	SameMark       // another unique index has an equal entry
+	Unusable       // this connection's server does not take writes: do not keep the connection
+	Refused        // a commit that the server turned into a rollback
+)
+
+// texts gives query texts with the dialect's fragments in place, each replaced once.
+type texts struct {
+	r     *strings.Replacer
+	ready sync.Map // const text → text for the database
+}
+
+func newTexts(f Fragments) *texts {
+	return &texts{r: strings.NewReplacer(
+		"{now}", f.Now, "{leasenow}", f.LeaseNow, "{clock}", f.Clock, "{server}", f.Server, "{lock}", f.Lock, "{skip}", f.Skip,
+		"{id}", f.ID, "{bytes}", f.Bytes, "{c}", f.C, "{anyof}", f.AnyOf, "{end}", f.End,
+		"{stamp}", f.Stamp, "{stamped}", f.Stamped, "{table}", f.Table,
+	)}
+}
+
+func (t *texts) get(query string) string {
+	if q, ok := t.ready.Load(query); ok {
+		return q.(string)
+	}
+	q := t.r.Replace(query)
+	t.ready.Store(query, q)
+	return q
+}

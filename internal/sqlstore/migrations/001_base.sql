@@ -1,0 +1,222 @@
+-- Times are microseconds since 1970 UTC by the store's clock, durations microseconds. Zero values are NULL where the
+-- column allows it. {id}, {bytes}, {c} and {stamp} stand for what the two databases write differently.
+
+CREATE TABLE pawl_meta (
+	one       BIGINT PRIMARY KEY CHECK (one = 1),
+	namespace TEXT   NOT NULL,
+	created   BIGINT NOT NULL
+);
+
+CREATE TABLE pawl_runs (
+	id          {id}    NOT NULL PRIMARY KEY,
+	lineage     {id}    NOT NULL,
+	parent      {id},
+	relation    TEXT    NOT NULL CHECK (relation IN ('', 'retry', 'fork')),
+	workflow    TEXT{c} NOT NULL,
+	version     TEXT{c} NOT NULL,
+	key_name    TEXT{c} NOT NULL,
+	product_key TEXT{c},
+	new_keys    BOOLEAN NOT NULL,
+	fresh_key   TEXT,
+	queue       TEXT{c} NOT NULL,
+	state       TEXT    NOT NULL
+		CHECK (state IN ('queued', 'running', 'waiting', 'blocked', 'succeeded', 'failed', 'cancelled')),
+	due         BIGINT,
+	epoch       BIGINT  NOT NULL,
+	token       BIGINT,
+	owner       {id},
+	claimed     BIGINT,
+	taken_state TEXT,
+	taken_owner {id},
+	taken_claimed BIGINT,
+	intended    TEXT    CHECK (intended IN ('succeeded', 'failed', 'cancelled')),
+	cancel_at   BIGINT,
+	cancel_by   TEXT,
+	cancel_why  TEXT,
+	created     BIGINT  NOT NULL,
+	started     BIGINT,
+	ended       BIGINT,
+	lost        BIGINT  NOT NULL,
+	lost_total  BIGINT  NOT NULL,
+	releases    BIGINT  NOT NULL,
+	builds      TEXT,
+	restored    BIGINT,
+	fault       TEXT,
+	input_hash  {bytes},
+	input       {bytes},
+	result      {bytes},
+	CONSTRAINT pawl_runs_due CHECK (CASE state WHEN 'queued' THEN due IS NOT NULL WHEN 'waiting' THEN TRUE ELSE due IS NULL END),
+	CONSTRAINT pawl_runs_owned CHECK ((state = 'running') = (owner IS NOT NULL)),
+	CONSTRAINT pawl_runs_end CHECK ((state IN ('succeeded', 'failed', 'cancelled')) = (ended IS NOT NULL))
+);
+
+-- No predicate below is one that the statement which locks a run by its id implies: the planner would scan the whole
+-- index instead of looking up the id.
+CREATE INDEX pawl_runs_claim ON pawl_runs (workflow, version, due, id) WHERE due IS NOT NULL;
+CREATE INDEX pawl_runs_owner ON pawl_runs (owner) WHERE owner IS NOT NULL;
+-- One live run of a lineage. A fork with keys of its own runs beside its origin and stands for itself.
+CREATE UNIQUE INDEX pawl_runs_live ON pawl_runs ((CASE WHEN new_keys THEN id ELSE lineage END)) WHERE ended IS NULL;
+-- The lineage's first run is found by its id, so only the others are here.
+CREATE INDEX pawl_runs_lineage ON pawl_runs (lineage) WHERE lineage <> id;
+
+CREATE TABLE pawl_steps (
+	run          {id}    NOT NULL,
+	name         TEXT{c} NOT NULL,
+	kind         TEXT    NOT NULL CHECK (kind IN ('repeatable', 'keyed', 'tx', 'once')),
+	state        TEXT    NOT NULL
+		CHECK (state IN ('in_flight', 'retrying', 'uncertain', 'succeeded', 'failed', 'given_up')),
+	attempt      BIGINT  NOT NULL,
+	epoch        BIGINT  NOT NULL,
+	op_key       TEXT,
+	paid         BOOLEAN,
+	foreign_tx   BOOLEAN,
+	worker       {id},
+	begun        BIGINT,
+	ended        BIGINT,
+	deadline     BIGINT,
+	settle       BIGINT,
+	first_intent BIGINT,
+	key_ttl      BIGINT,
+	next_at      BIGINT,
+	first_try    BIGINT,
+	unknown      BIGINT,
+	round        BIGINT,
+	told         BIGINT,
+	probe_after  BIGINT,
+	next_probe   BIGINT,
+	probes       BIGINT,
+	use_stored   BOOLEAN,
+	inherited    {id},
+	taken_from   TEXT,
+	provider     TEXT,
+	model        TEXT,
+	request_id   TEXT,
+	tokens_in    BIGINT,
+	tokens_out   BIGINT,
+	cost_micros  BIGINT,
+	latency_us   BIGINT,
+	fault        TEXT,
+	input_hash   {bytes},
+	other_hash   {bytes},
+	value        {bytes},
+	input        {bytes},
+	PRIMARY KEY (run, name)
+);
+
+-- Attempts that ended without success. The successful one is the step's row.
+CREATE TABLE pawl_attempts (
+	run         {id}    NOT NULL,
+	step        TEXT{c} NOT NULL,
+	attempt     BIGINT  NOT NULL,
+	worker      {id},
+	begun       BIGINT,
+	ended       BIGINT,
+	wait        BIGINT,
+	provider    TEXT,
+	model       TEXT,
+	request_id  TEXT,
+	tokens_in   BIGINT,
+	tokens_out  BIGINT,
+	cost_micros BIGINT,
+	latency_us  BIGINT,
+	fault       TEXT    NOT NULL,
+	PRIMARY KEY (run, step, attempt)
+);
+
+CREATE TABLE pawl_inbox (
+	id      {id}    NOT NULL PRIMARY KEY,
+	run     {id}    NOT NULL,
+	step    TEXT{c} NOT NULL,
+	kind    TEXT    NOT NULL CHECK (kind IN ('uncertain', 'twice', 'crash_loop', 'decode', 'diverged', 'renamed', 'version', 'limit',
+		'input_changed')),
+	attempt BIGINT  NOT NULL,
+	opened  BIGINT  NOT NULL,
+	other   TEXT,
+	detail  TEXT,
+	closed  BIGINT,
+	choice  TEXT,
+	by_whom TEXT,
+	why     TEXT,
+	result  {bytes}
+);
+
+CREATE UNIQUE INDEX pawl_inbox_open ON pawl_inbox (run, step, kind) WHERE closed IS NULL;
+CREATE INDEX pawl_inbox_todo ON pawl_inbox (id) WHERE closed IS NULL;
+CREATE INDEX pawl_inbox_run ON pawl_inbox (run, id);
+
+CREATE TABLE pawl_evidence (
+	run     {id}    NOT NULL,
+	id      {id}    NOT NULL,
+	step    TEXT{c} NOT NULL,
+	attempt BIGINT  NOT NULL,
+	at      BIGINT  NOT NULL,
+	worker  {id},
+	source  TEXT    NOT NULL CHECK (source IN ('worker', 'probe')),
+	verdict TEXT    NOT NULL,
+	fault   TEXT,
+	value   {bytes},
+	PRIMARY KEY (run, id)
+);
+
+CREATE TABLE pawl_audit (
+	id      {id}   NOT NULL PRIMARY KEY,
+	at      BIGINT NOT NULL,
+	act     TEXT   NOT NULL,
+	by_whom TEXT   NOT NULL,
+	why     TEXT,
+	run     {id},
+	step    TEXT,
+	entry   {id},
+	detail  TEXT
+);
+
+CREATE INDEX pawl_audit_run ON pawl_audit (run, id) WHERE run IS NOT NULL;
+
+-- The product key comes first in the primary key, so that runs are also found by it alone.
+CREATE TABLE pawl_keys (
+	product_key TEXT{c} NOT NULL,
+	key_name    TEXT{c} NOT NULL,
+	input_hash  {bytes},
+	lineage     {id}    NOT NULL,
+	end_state   TEXT    CHECK (end_state IN ('succeeded', 'failed', 'cancelled')),
+	ended       BIGINT,
+	PRIMARY KEY (product_key, key_name)
+);
+
+-- A lease has expired when its clock is not the one that can be read now, or when expires has passed by that clock.
+CREATE TABLE pawl_workers (
+	id            {id}   NOT NULL PRIMARY KEY,
+	lease         BIGINT NOT NULL,
+	expires       BIGINT NOT NULL,
+	clock         TEXT   NOT NULL,
+	seen          BIGINT NOT NULL,
+	registered    BIGINT NOT NULL,
+	left_at       BIGINT,
+	hostname      TEXT,
+	machine       TEXT,
+	boot          TEXT,
+	pid_ns        TEXT,
+	pid           BIGINT,
+	process_start TEXT,
+	build         TEXT,
+	suspect_run   {id},
+	suspect_since BIGINT
+);
+
+CREATE TABLE pawl_worker_versions (
+	worker   {id}    NOT NULL,
+	workflow TEXT{c} NOT NULL,
+	version  TEXT{c} NOT NULL,
+	PRIMARY KEY (worker, workflow, version)
+);
+
+CREATE VIEW pawl_runs_view AS
+SELECT id, lineage, parent, relation, workflow, version, product_key, queue, state, intended, owner, epoch,
+	{stamp}due{stamped} AS due, {stamp}created{stamped} AS created, {stamp}started{stamped} AS started,
+	{stamp}ended{stamped} AS ended, {stamp}cancel_at{stamped} AS cancel_requested, lost, releases, fault
+FROM pawl_runs;
+
+CREATE VIEW pawl_steps_view AS
+SELECT run, name, kind, state, attempt, op_key, {stamp}begun{stamped} AS begun, {stamp}ended{stamped} AS ended,
+	{stamp}next_at{stamped} AS next_at, inherited, provider, model, request_id, tokens_in, tokens_out, cost_micros, latency_us, fault
+FROM pawl_steps;

@@ -1,0 +1,273 @@
+// Package sqlstore keeps runs in a SQL database. It has every query text of both stores, the scanning and the
+// migrations; packages sqlite and postgres open the database and say in which ways it differs.
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/pawlrun/pawl"
+)
+
+// Store is the [pawl.Store] over a database that the caller has opened.
+type Store struct {
+	d     Dialect
+	texts *texts
+	write *sql.DB
+	read  *sql.DB // the same as write where the database has no single writer
+
+	mu  sync.Mutex
+	has map[pawl.WorkerID][]pawl.VersionID // guarded by mu: what this process's workers registered
+}
+
+var _ pawl.Store = (*Store)(nil)
+
+// New returns a store over the two pools, which it closes. They may be the same.
+func New(d Dialect, write, read *sql.DB) *Store {
+	return &Store{d: d, texts: newTexts(d.Fragments), write: write, read: read, has: make(map[pawl.WorkerID][]pawl.VersionID)}
+}
+
+// Name is the dialect's.
+func (s *Store) Name() string { return s.d.Name }
+
+// Writer is the pool that writes go through.
+func (s *Store) Writer() *sql.DB { return s.write }
+
+// Close closes both pools.
+func (s *Store) Close() error {
+	err := s.write.Close()
+	if s.read != s.write {
+		err = errors.Join(err, s.read.Close())
+	}
+	return err
+}
+
+// Update runs fn in a write transaction, see [pawl.Ledger].
+func (s *Store) Update(ctx context.Context, fn func(context.Context, pawl.Txn) error) error {
+	return s.UpdateSQL(ctx, func(ctx context.Context, tx pawl.Txn, _ *sql.Tx) error { return fn(ctx, tx) })
+}
+
+// UpdateSQL is Update that also hands out the transaction, see [pawl.Ledger].
+func (s *Store) UpdateSQL(ctx context.Context, fn func(context.Context, pawl.Txn, *sql.Tx) error) error {
+	return s.again(ctx, func() error {
+		return s.inTx(ctx, s.write, &sql.TxOptions{Isolation: s.d.Write}, func(tx *sql.Tx) error {
+			if s.d.Begin != nil {
+				if err := s.d.Begin(ctx, tx); err != nil {
+					return fmt.Errorf("begin: %w", err)
+				}
+			}
+			return fn(ctx, &txn{s: s, c: pawl.SQLConn(tx)}, tx)
+		})
+	})
+}
+
+// View runs fn in a snapshot, see [pawl.Ledger].
+func (s *Store) View(ctx context.Context, fn func(context.Context, pawl.Txn) error) error {
+	return s.again(ctx, func() error {
+		return s.inTx(ctx, s.read, &sql.TxOptions{Isolation: s.d.Read, ReadOnly: true}, func(tx *sql.Tx) error {
+			return fn(ctx, &txn{s: s, c: pawl.SQLConn(tx), readOnly: true})
+		})
+	})
+}
+
+// On gives the row operations on a transaction of the caller's.
+func (s *Store) On(conn pawl.Conn) pawl.Txn { return &txn{s: s, c: conn} }
+
+// again repeats do while the database aborts it for reasons of concurrency. What may have been committed is never
+// repeated.
+func (s *Store) again(ctx context.Context, do func() error) error {
+	for try := 0; ; try++ {
+		err := do()
+		if err == nil || errors.Is(err, pawl.ErrCommitUnknown) || s.d.Classify(err) != Aborted {
+			return err
+		}
+		most := min(5*time.Millisecond<<min(try, 7), 500*time.Millisecond)
+		t := time.NewTimer(rand.N(most))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return fmt.Errorf("%w after %d tries: %w", context.Cause(ctx), try+1, err)
+		}
+	}
+}
+
+// commitGrace is how long a COMMIT that has been sent is waited for after the caller's context has ended: cutting it
+// off would leave the caller without an answer to whether it was applied.
+const commitGrace = 10 * time.Second
+
+// inTx runs fn in one transaction: committed if fn returns nil, rolled back on an error and on a panic. The error that
+// came first is the one that is returned.
+//
+// The transaction's own context is not the caller's, so that a context that ends while COMMIT is under way does not
+// tear it down; statements get the caller's.
+func (s *Store) inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx) error) (err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close() }() // gives it back to the pool; there is nothing to do about an error
+	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, cancel)
+	tx, err := conn.BeginTx(txCtx, opts)
+	ended := !stop()
+	if err != nil {
+		s.discard(conn, err)
+		return fmt.Errorf("begin: %w", err)
+	}
+	committing := false
+	defer func() {
+		if !committing { // also while a panic passes through
+			_ = tx.Rollback()
+			s.discard(conn, err)
+		}
+	}()
+	if ended {
+		return context.Cause(ctx)
+	}
+	if err := fn(tx); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	committing = true
+	return s.commit(ctx, cancel, conn, tx)
+}
+
+func (s *Store) commit(ctx context.Context, cancel func(), conn *sql.Conn, tx *sql.Tx) error {
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		t := time.NewTimer(commitGrace)
+		defer t.Stop()
+		select {
+		case <-done:
+		case <-t.C:
+			cancel()
+		}
+	})
+	err := tx.Commit()
+	close(done)
+	stop()
+	if err == nil {
+		return nil
+	}
+	s.discard(conn, err)
+	if s.d.CommitUnknown(err) {
+		return fmt.Errorf("%w: %w", pawl.ErrCommitUnknown, err)
+	}
+	return fmt.Errorf("commit: %w", err)
+}
+
+// discard takes a connection out of the pool whose server has said that it takes no writes: after a failover the old
+// primary goes on answering, and a pool that keeps such connections never finds the new one.
+func (s *Store) discard(conn *sql.Conn, err error) {
+	if err != nil && s.d.Classify(err) == Unusable {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+}
+
+// txn is the row operations inside one transaction.
+type txn struct {
+	s        *Store
+	c        pawl.Conn
+	readOnly bool
+}
+
+var _ pawl.Txn = (*txn)(nil)
+
+func (t *txn) exec(ctx context.Context, query string, args ...any) (int64, error) {
+	return t.c.Exec(ctx, t.s.texts.get(query), args...)
+}
+
+// row runs a query that gives at most one row and reports whether there was one.
+func (t *txn) row(ctx context.Context, query string, args, dest []any) (found bool, err error) {
+	err = t.rows(ctx, query, args, func(rows pawl.Rows) error {
+		found = true
+		return rows.Scan(dest...)
+	})
+	return found, err
+}
+
+// rows calls each for every row. It reads to the end, so that an error that comes late is not missed.
+func (t *txn) rows(ctx context.Context, query string, args []any, each func(pawl.Rows) error) (err error) {
+	rows, err := t.c.Query(ctx, t.s.texts.get(query), args...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := rows.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	for rows.Next() {
+		if err := each(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// list collects what scan reads from every row.
+func list[T any](ctx context.Context, t *txn, scan func(pawl.Rows) (T, error), query string, args ...any) ([]T, error) {
+	var all []T
+	err := t.rows(ctx, query, args, func(rows pawl.Rows) error {
+		v, err := scan(rows)
+		if err == nil {
+			all = append(all, v)
+		}
+		return err
+	})
+	return all, err
+}
+
+const selectNow = `SELECT {now}`
+
+// Now reads the store's clock.
+func (t *txn) Now(ctx context.Context) (int64, error) {
+	var now int64
+	if _, err := t.row(ctx, selectNow, nil, []any{&now}); err != nil {
+		return 0, fmt.Errorf("read the clock: %w", err)
+	}
+	return now, nil
+}
+
+const selectNamespace = `SELECT namespace FROM pawl_meta WHERE one = 1`
+
+// Namespace reads the database's own namespace.
+func (t *txn) Namespace(ctx context.Context) (string, error) {
+	var ns string
+	found, err := t.row(ctx, selectNamespace, nil, []any{&ns})
+	if err == nil && !found {
+		err = fmt.Errorf("table pawl_meta is empty: %w", pawl.ErrSchema)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the namespace: %w", err)
+	}
+	return ns, nil
+}
+
+// pool adapts a pool, for statements outside a transaction.
+type pool struct{ db *sql.DB }
+
+func (p pool) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	res, err := p.db.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+func (p pool) Query(ctx context.Context, query string, args ...any) (pawl.Rows, error) {
+	return p.db.QueryContext(ctx, query, args...)
+}
+
+// reader gives the row operations for single reads outside a transaction.
+func (s *Store) reader() *txn { return &txn{s: s, c: pool{s.read}, readOnly: true} }

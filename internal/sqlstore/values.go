@@ -1,0 +1,120 @@
+package sqlstore
+
+import (
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/payload"
+)
+
+// Zero values are stored as NULL where the column allows it: most columns of most rows are empty, and a NULL takes no
+// room. orZero is the way back.
+type orZero[T any] struct{ to *T }
+
+func zero[T any](to *T) sql.Scanner { return orZero[T]{to} }
+
+func (o orZero[T]) Scan(src any) error {
+	var n sql.Null[T]
+	if err := n.Scan(src); err != nil {
+		return err
+	}
+	*o.to = n.V // the zero value for NULL
+	return nil
+}
+
+// scanned converts what the driver gives for a column into the field it belongs to.
+type scanned func(src any) error
+
+func (f scanned) Scan(src any) error { return f(src) }
+
+func str[S ~string](s S) any {
+	if s == "" {
+		return nil
+	}
+	return string(s)
+}
+
+// said is str for text that nobody has checked: cut and cleaned, so that it can always be stored.
+func said(s string) any { return str(payload.Clean(s, 4096)) }
+
+func num[N ~int | ~int64](n N) any {
+	if n == 0 {
+		return nil
+	}
+	return int64(n)
+}
+
+func raw(b []byte) any {
+	if b == nil {
+		return nil
+	}
+	return b
+}
+
+func faultText(f *fault.Fault) (any, error) {
+	if f == nil {
+		return nil, nil
+	}
+	text, err := json.Marshal(*f)
+	return string(text), err
+}
+
+// scanFault reads a fault. One that a newer build wrote and this one cannot read still says that there was one.
+func scanFault(to **fault.Fault) sql.Scanner {
+	return scanned(func(src any) error {
+		*to = nil
+		var text sql.Null[[]byte]
+		if err := text.Scan(src); err != nil || !text.Valid {
+			return err
+		}
+		f := new(fault.Fault)
+		if err := json.Unmarshal(text.V, f); err != nil {
+			f = &fault.Fault{Class: fault.OutcomeUnknown, Outcome: fault.OutcomeMaybeExecuted,
+				Message: payload.Clean(fmt.Sprintf("stored fault cannot be read (%v): %s", err, text.V), 4096)}
+		}
+		*to = f
+		return nil
+	})
+}
+
+func scanKind(to *fault.Kind) sql.Scanner {
+	return scanned(func(src any) error {
+		var text sql.Null[[]byte]
+		if err := text.Scan(src); err != nil {
+			return err
+		}
+		return to.UnmarshalText(text.V)
+	})
+}
+
+func scanMicros(to *time.Duration) sql.Scanner {
+	return scanned(func(src any) error {
+		var n sql.Null[int64]
+		err := n.Scan(src)
+		*to = time.Duration(n.V) * time.Microsecond
+		return err
+	})
+}
+
+const idTemplate = "00000000-0000-0000-0000-000000000000"
+
+// isID reports whether s is a UUID as this module writes them. Anything else names nothing, and would be an error in a
+// column of PostgreSQL's type.
+func isID[S ~string](s S) bool { return len(s) == len(idTemplate) && isIDPrefix(string(s)) }
+
+func isIDPrefix(s string) bool {
+	if len(s) > len(idTemplate) {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		hex := '0' <= c && c <= '9' || 'a' <= c && c <= 'f'
+		if dash := idTemplate[i] == '-'; dash != (c == '-') || !dash && !hex {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,80 @@
+package pawl
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/pawlrun/pawl/internal/payload"
+)
+
+// RunID identifies a run: a UUID of version 7.
+type RunID string
+
+// EntryID identifies an inbox entry: a UUID of version 7.
+type EntryID string
+
+// WorkerID identifies one Work call of one process: a random UUID, never a configured name.
+type WorkerID string
+
+// Key is a product key, such as "ticket:42": the same key and input start one run. It is also a [StartOption].
+type Key string
+
+// OpKey is the key of one step's effect for the far end: 52 lower-case characters, the same for every attempt, resume
+// and manual retry of the step.
+type OpKey string
+
+func newRunID() RunID     { return RunID(uuid.Must(uuid.NewV7()).String()) }
+func newEntryID() EntryID { return EntryID(uuid.Must(uuid.NewV7()).String()) }
+func newWorkerID() WorkerID {
+	return WorkerID(uuid.Must(uuid.NewRandom()).String())
+}
+
+var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// opKey derives the operation key. Each part is preceded by its length, so that no two lists of parts look alike. The
+// attempt, the clock, chance and the payload are no parts of it.
+func opKey(namespace, keyName, product, path string) OpKey {
+	h := sha256.New()
+	for _, part := range []string{namespace, keyName, product, path} {
+		var n [8]byte
+		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
+		h.Write(n[:])
+		h.Write([]byte(part))
+	}
+	return OpKey(lowerBase32.EncodeToString(h.Sum(nil)))
+}
+
+// product is what stands for the thing the run is about: the product key, else the lineage. A fork with keys of its
+// own stands for itself.
+func (r *RunRow) product() string {
+	switch {
+	case r.NewKeys:
+		return string(r.ID)
+	case r.Key != "":
+		return string(r.Key)
+	default:
+		return string(r.Lineage)
+	}
+}
+
+// stepPath joins scope and name with "/", escaping a "/" inside either, so that different steps never share a path.
+func stepPath(scope, name string) string {
+	name = strings.NewReplacer("%", "%25", "/", "%2F").Replace(name)
+	if scope == "" {
+		return name
+	}
+	return scope + "/" + name
+}
+
+// checkName applies the one rule for names and keys.
+func checkName(what, s string) error {
+	if err := payload.CheckName(what, s); err != nil {
+		return fmt.Errorf("pawl: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,562 @@
+package pawl
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/payload"
+)
+
+// defaultCalls is the worst case of one step whose policy is not known: the default number of attempts.
+const defaultCalls = 10
+
+func (r *RunRow) freshKeys() []string {
+	if r.FreshKey == "" {
+		return nil
+	}
+	return strings.Split(r.FreshKey, "\n")
+}
+
+// Plan says what a retry, fork or move of a run would do, and writes nothing. What stands in the way is in its
+// Refusals. If this engine has the workflow, its body is replayed over the journal, without executing anything, to find
+// the first step that is not finished.
+func (e *Engine) Plan(ctx context.Context, id RunID, o PlanOptions) (p *Plan, err error) {
+	err = e.store.View(ctx, func(ctx context.Context, tx Txn) error {
+		p, err = e.planIn(ctx, tx, id, o)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	return p, nil
+}
+
+func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions) (*Plan, error) {
+	run, err := tx.LockRun(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w", id, err)
+	}
+	if _, err := e.namespace(ctx, tx); err != nil {
+		return nil, err
+	}
+	family, err := tx.Lineage(ctx, run.Lineage)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := allSteps(ctx, tx, id)
+	if err != nil {
+		return nil, err
+	}
+	now, err := tx.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{Run: id, Options: o}
+	p.refuse(refusals(run, family, &o)...)
+	pl := &planner{e: e, plan: p, run: run, rows: rows, now: now}
+	switch o.Mode {
+	case PlanRetry:
+		pl.retry()
+	case PlanFork:
+		pl.fork()
+	case PlanMove:
+		pl.move()
+	default:
+		return nil, fmt.Errorf("unknown plan mode %q", o.Mode)
+	}
+	if err := pl.replay(ctx); err != nil {
+		return nil, err
+	}
+	pl.totals()
+	p.Digest = digest(run, family, rows, p.Options)
+	return p, nil
+}
+
+func allSteps(ctx context.Context, tx Txn, id RunID) ([]StepRow, error) {
+	var all []StepRow
+	for after := ""; ; {
+		page, err := tx.Steps(ctx, id, after, journalPage)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if len(page) < journalPage {
+			break
+		}
+		after = page[len(page)-1].Name
+	}
+	slices.SortStableFunc(all, func(a, b StepRow) int {
+		switch {
+		case a.Begun != b.Begun:
+			return int(min(max(a.Begun-b.Begun, -1), 1))
+		default:
+			return compare(a.Name, b.Name)
+		}
+	})
+	return all, nil
+}
+
+func (p *Plan) refuse(texts ...string) { p.Refusals = append(p.Refusals, texts...) }
+
+// refusals are reasons that concern the run as a whole.
+func refusals(run *RunRow, family []RunRow, o *PlanOptions) (why []string) {
+	if o.Mode == PlanMove {
+		switch {
+		case run.State.Terminal():
+			why = append(why, fmt.Sprintf("the run is %s: only an unfinished run can be moved", run.State))
+		case run.State == Running:
+			why = append(why, "a worker holds the run: only a queued, waiting or blocked run can be moved")
+		case !versionPattern.MatchString(o.Version):
+			why = append(why, fmt.Sprintf("version %q: want v and a number, like v2", o.Version))
+		}
+		return why
+	}
+	if o.Mode == PlanRetry && run.State == Succeeded {
+		why = append(why, "the run succeeded: there is nothing to retry; `fork` re-executes")
+	}
+	if o.Mode == PlanFork && (o.From == "") != o.FromStart {
+		why = append(why, "a fork needs either a step to begin from or the start")
+	}
+	if o.Mode == PlanFork && o.NewKeys {
+		return why
+	}
+	if !run.State.Terminal() {
+		why = append(why, fmt.Sprintf("the run is %s: only a finished run is retried (resume or cancel this one first)", run.State))
+	}
+	for i := range family {
+		other := &family[i]
+		switch {
+		case other.ID == run.ID || other.NewKeys:
+		case !other.State.Terminal():
+			why = append(why, fmt.Sprintf("run %s of the lineage is %s: only one may be live", other.ID, other.State))
+		case other.ID > run.ID:
+			why = append(why, fmt.Sprintf("run %s of the lineage is newer and knows what has happened since: take that one", other.ID))
+		}
+	}
+	return why
+}
+
+// planner fills a plan's steps.
+type planner struct {
+	e    *Engine
+	plan *Plan
+	run  *RunRow
+	rows []StepRow
+	now  int64
+}
+
+func (pl *planner) add(row *StepRow, fate Fate, why string) {
+	s := PlannedStep{Name: row.Name, Kind: row.Kind, State: row.State, Fate: fate, Paid: row.Paid, Attempt: row.Attempt, Why: why}
+	if fate == Rerun || fate == Ask {
+		s.Calls = defaultCalls
+		s.Cost = row.Usage.CostMicros
+	}
+	if row.Kind == fault.KindKeyed || row.Kind == fault.KindOnce || row.Foreign {
+		s.Key = pl.key(row.Name)
+	}
+	pl.plan.Steps = append(pl.plan.Steps, s)
+}
+
+// key is the operation key that the step would have in the planned run.
+func (pl *planner) key(path string) OpKey {
+	run := *pl.run
+	run.NewKeys = pl.plan.Options.NewKeys
+	if run.NewKeys || slices.Contains(pl.plan.Options.NewKey, path) {
+		return "" // derived from the new run's id
+	}
+	return opKey(pl.e.o.Namespace+pl.e.spaceIfUnset(), run.KeyName, run.product(), path)
+}
+
+// spaceIfUnset is the store's namespace, unless the options replace it.
+func (e *Engine) spaceIfUnset() string {
+	if e.o.Namespace != "" {
+		return ""
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.space
+}
+
+func (pl *planner) expired(row *StepRow) bool {
+	return row.Kind == fault.KindKeyed && row.FirstIntent > 0 && pl.now > row.FirstIntent+row.KeyTTL
+}
+
+// retry continues after what is finished. A failure that is proven not to have happened is tried again; one that may
+// have happened is asked about first, where a repetition would do harm.
+func (pl *planner) retry() {
+	for i := range pl.rows {
+		row := &pl.rows[i]
+		proven := row.Fault != nil && row.Fault.Outcome.Proven()
+		harmful := row.Kind == fault.KindOnce || pl.expired(row)
+		switch {
+		case row.State == StepSucceeded:
+			pl.add(row, Reuse, "")
+		case row.State == StepGivenUp, row.State == StepUncertain, row.State == StepInFlight && row.Kind != fault.KindRepeatable:
+			pl.add(row, Ask, "nobody knows whether it happened")
+		case harmful && !proven && row.State != StepRetrying:
+			pl.add(row, Ask, "it failed, and may have happened")
+		case row.Kind == fault.KindKeyed:
+			pl.add(row, Rerun, "with the same key")
+		default:
+			pl.add(row, Rerun, "")
+		}
+	}
+}
+
+// fork re-executes from a step on. Everything begun after it goes too, because it may depend on it.
+func (pl *planner) fork() {
+	o := &pl.plan.Options
+	from := int64(0)
+	if !o.FromStart && o.From != "" {
+		i := slices.IndexFunc(pl.rows, func(r StepRow) bool { return r.Name == o.From })
+		if i < 0 {
+			pl.plan.refuse(fmt.Sprintf("the run has no step %q: it has %q", o.From, names(pl.rows)))
+			return
+		}
+		from = pl.rows[i].Begun
+	}
+	for i := range pl.rows {
+		row := &pl.rows[i]
+		named := slices.Contains(o.Repeat, row.Name)
+		harmful := row.Kind == fault.KindOnce || pl.expired(row)
+		mayHave := row.State == StepSucceeded || row.Fault == nil || !row.Fault.Outcome.Proven()
+		switch {
+		case row.Begun < from && row.State == StepSucceeded:
+			pl.add(row, Reuse, "")
+		case harmful && mayHave && !named && row.State == StepSucceeded:
+			pl.add(row, Refused, "it happened; name it in Repeat to have it happen again")
+			pl.plan.refuse(fmt.Sprintf("%s %q would run again: allow it with --repeat %q", row.Kind, row.Name, row.Name))
+		case (harmful || row.State == StepGivenUp) && mayHave && !named:
+			pl.add(row, Ask, "nobody knows whether it happened")
+		case named:
+			pl.add(row, Rerun, "repeated on purpose")
+		case row.Kind == fault.KindTx && row.State == StepSucceeded && !row.Foreign:
+			pl.add(row, Rerun, "writes again")
+		case row.Kind == fault.KindKeyed:
+			pl.add(row, Rerun, "with the same key, unless the plan gives new ones")
+		default:
+			pl.add(row, Rerun, "")
+		}
+	}
+	for _, name := range o.Repeat {
+		if !slices.ContainsFunc(pl.rows, func(r StepRow) bool { return r.Name == name }) {
+			pl.plan.refuse(fmt.Sprintf("the run has no step %q to repeat", name))
+		}
+	}
+}
+
+func names(rows []StepRow) []string {
+	var all []string
+	for i := range rows {
+		all = append(all, rows[i].Name)
+	}
+	return all
+}
+
+func (pl *planner) move() {
+	def := pl.e.defs[VersionID{pl.run.Workflow, pl.plan.Options.Version}]
+	if def == nil {
+		pl.plan.refuse(fmt.Sprintf("this binary has no %s %s to replay the journal against: use the one that does", pl.run.Workflow, pl.plan.Options.Version))
+		return
+	}
+	for i := range pl.rows {
+		row := &pl.rows[i]
+		switch row.State {
+		case StepSucceeded, StepFailed, StepGivenUp:
+			pl.add(row, Reuse, "")
+		case StepUncertain:
+			pl.add(row, Ask, "nobody knows whether it happened")
+		default:
+			pl.add(row, Rerun, "")
+		}
+	}
+}
+
+// replay runs the body over the steps that would be reused, to see which it comes by and where it goes on.
+func (pl *planner) replay(ctx context.Context) error {
+	run, p := *pl.run, pl.plan
+	if p.Options.Mode == PlanMove {
+		run.Version = p.Options.Version
+	}
+	def := pl.e.defs[VersionID{run.Workflow, run.Version}]
+	if def == nil {
+		return nil
+	}
+	keep := map[string]*StepRow{}
+	for i := range pl.rows {
+		j := slices.IndexFunc(p.Steps, func(s PlannedStep) bool { return s.Name == pl.rows[i].Name })
+		if j >= 0 && p.Steps[j].Fate == Reuse {
+			keep[pl.rows[i].Name] = &pl.rows[i]
+		}
+	}
+	dry, err := pl.e.replay(ctx, def, &run, keep)
+	if err != nil {
+		p.refuse(fmt.Sprintf("the body could not be replayed over the journal: %v", err))
+		return nil
+	}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		switch {
+		case s.Fate == Reuse && !dry.visited[s.Name]:
+			if p.Options.Mode == PlanMove {
+				s.Fate, s.Why = Unused, cmpOr(s.Why, "the new version does not come by it before it goes on")
+			}
+		case s.Name == dry.next:
+			s.Calls = dry.calls
+		}
+	}
+	if dry.next != "" && !slices.ContainsFunc(p.Steps, func(s PlannedStep) bool { return s.Name == dry.next }) {
+		p.Steps = append(p.Steps, PlannedStep{Name: dry.next, Kind: dry.kind, Fate: Rerun, Paid: dry.paid, Calls: dry.calls, Why: "the first step without a row"})
+	}
+	return nil
+}
+
+func (pl *planner) totals() {
+	for i := range pl.plan.Steps {
+		if s := &pl.plan.Steps[i]; s.Paid && (s.Fate == Rerun || s.Fate == Ask) {
+			pl.plan.PaidCalls += s.Calls
+			pl.plan.Cost += s.Cost
+		}
+	}
+}
+
+// digest is what a plan was made from: if any of it changes, the plan is stale.
+func digest(run *RunRow, family []RunRow, rows []StepRow, o PlanOptions) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s %s %d %s\n", run.ID, run.State, run.Epoch, run.Version)
+	for i := range family {
+		fmt.Fprintf(h, "%s %s\n", family[i].ID, family[i].State)
+	}
+	for i := range rows {
+		fmt.Fprintf(h, "%q %s %d %d\n", rows[i].Name, rows[i].State, rows[i].Attempt, rows[i].Epoch)
+	}
+	opts, _ := json.Marshal(o) // strings and booleans always encode
+	h.Write(opts)
+	return hex.EncodeToString(h.Sum(nil)[:12])
+}
+
+// carry makes the plan again under the run's lock and refuses it if anything has changed since it was shown.
+func (e *Engine) carry(ctx context.Context, tx Txn, p *Plan, mode PlanMode, a Act) (*RunRow, *Plan, error) {
+	if err := checkName("By", a.By); err != nil {
+		return nil, nil, err
+	}
+	if p == nil || p.Options.Mode != mode {
+		return nil, nil, fmt.Errorf("this needs a %s plan", mode)
+	}
+	run, err := tx.LockRun(ctx, p.Run)
+	if err != nil {
+		return nil, nil, err
+	}
+	again, err := e.planIn(ctx, tx, p.Run, p.Options)
+	if err != nil {
+		return nil, nil, err
+	}
+	if again.Digest != p.Digest {
+		return nil, nil, fmt.Errorf("run %s has changed since the plan was made: %w", p.Run, ErrStale)
+	}
+	if len(again.Refusals) > 0 {
+		err := fmt.Errorf("%s of run %s: %s", mode, p.Run, strings.Join(again.Refusals, "; "))
+		if slices.ContainsFunc(again.Refusals, func(s string) bool { return strings.Contains(s, "only one may be live") }) {
+			err = fmt.Errorf("%w: %w", ErrLive, err)
+		}
+		return nil, nil, err
+	}
+	return run, again, nil
+}
+
+// Retry carries out a retry plan: a new run, linked to the old one, that inherits what is finished and continues, with
+// the same operation keys. The old run stays as it is. [ErrStale] if the plan no longer holds, [ErrLive] if another run
+// of the lineage is not finished.
+func (e *Engine) Retry(ctx context.Context, p *Plan, a Act) (RunID, error) {
+	return e.acted(ctx, func(ctx context.Context, tx Txn) (RunID, error) { return e.retryIn(ctx, tx, p, a) })
+}
+
+// Fork carries out a fork plan: a new run, linked to the old one, that re-executes from a step on.
+func (e *Engine) Fork(ctx context.Context, p *Plan, a Act) (RunID, error) {
+	return e.acted(ctx, func(ctx context.Context, tx Txn) (RunID, error) {
+		run, again, err := e.carry(ctx, tx, p, PlanFork, a)
+		if err != nil {
+			return "", err
+		}
+		return e.heir(ctx, tx, run, again, Forked, a)
+	})
+}
+
+// Move carries out a move plan: the same run goes on under another version.
+func (e *Engine) Move(ctx context.Context, p *Plan, a Act) error {
+	_, err := e.acted(ctx, func(ctx context.Context, tx Txn) (RunID, error) {
+		run, _, err := e.carry(ctx, tx, p, PlanMove, a)
+		if err != nil {
+			return "", err
+		}
+		now, err := tx.Now(ctx)
+		if err != nil {
+			return "", err
+		}
+		from := run.Version
+		run.Version = p.Options.Version
+		if err := closeKind(ctx, tx, run.ID, AskVersion, AnswerResume, a.By, "moved to "+run.Version); err != nil {
+			return "", err
+		}
+		if err := tx.AddAudit(ctx, &AuditRow{Act: "move", By: a.By, Why: payload.Clean(a.Reason, 1000), Run: run.ID, Detail: from + " to " + run.Version}); err != nil {
+			return "", err
+		}
+		if run.State == Waiting {
+			return run.ID, tx.SaveRun(ctx, run)
+		}
+		if run.State == Blocked {
+			if uncertain := noneUncertain(ctx, tx, run.ID); errors.Is(uncertain, ErrConflict) {
+				return run.ID, tx.SaveRun(ctx, run) // stays blocked by the question
+			} else if uncertain != nil {
+				return "", uncertain
+			}
+		}
+		return run.ID, wake(ctx, tx, run, now)
+	})
+	return err
+}
+
+func (e *Engine) acted(ctx context.Context, fn func(context.Context, Txn) (RunID, error)) (id RunID, err error) {
+	err = e.update(ctx, func(ctx context.Context, tx Txn) error {
+		id, err = fn(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	e.nudge()
+	return id, nil
+}
+
+func (e *Engine) retryIn(ctx context.Context, tx Txn, p *Plan, a Act) (RunID, error) {
+	run, again, err := e.carry(ctx, tx, p, PlanRetry, a)
+	if err != nil {
+		return "", err
+	}
+	return e.heir(ctx, tx, run, again, Retried, a)
+}
+
+// heir inserts the new run with what it inherits.
+func (e *Engine) heir(ctx context.Context, tx Txn, run *RunRow, p *Plan, rel Relation, a Act) (RunID, error) {
+	input, _, err := tx.Payload(ctx, run.ID)
+	if err != nil {
+		return "", err
+	}
+	id := newRunID()
+	heir := RunRow{ID: id, Lineage: run.Lineage, Parent: run.ID, Relation: rel, Workflow: run.Workflow, Version: run.Version,
+		KeyName: run.KeyName, Key: run.Key, NewKeys: p.Options.NewKeys, Queue: run.Queue, State: Queued, Input: input,
+		InputHash: run.InputHash, Builds: run.Builds}
+	fresh := slices.Clone(p.Options.NewKey)
+	for _, path := range run.freshKeys() {
+		if !slices.Contains(fresh, path) {
+			fresh = append(fresh, path)
+		}
+	}
+	heir.FreshKey = strings.Join(fresh, "\n")
+	if err := tx.InsertRuns(ctx, []RunRow{heir}); err != nil {
+		return "", err
+	}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if err := inherit(ctx, tx, run.ID, id, s, &p.Options); err != nil {
+			return "", fmt.Errorf("inherit step %q: %w", s.Name, err)
+		}
+	}
+	return id, tx.AddAudit(ctx, &AuditRow{Act: string(p.Options.Mode), By: a.By, Why: payload.Clean(a.Reason, 1000), Run: run.ID,
+		Detail: fmt.Sprintf("new run %s%s", id, forkDetail(&p.Options))})
+}
+
+func forkDetail(o *PlanOptions) string {
+	var parts []string
+	for _, p := range []struct{ what, value string }{{"from", o.From}, {"repeat", strings.Join(o.Repeat, ", ")}, {"new key for", strings.Join(o.NewKey, ", ")}} {
+		if p.value != "" {
+			parts = append(parts, p.what+" "+p.value)
+		}
+	}
+	if o.FromStart {
+		parts = append(parts, "from the start")
+	}
+	if o.NewKeys {
+		parts = append(parts, "new keys")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, "; ") + ")"
+}
+
+func inherit(ctx context.Context, tx Txn, from, id RunID, s *PlannedStep, o *PlanOptions) error {
+	switch {
+	case s.State == "":
+		return nil
+	case s.Fate == Reuse:
+		return tx.InheritStep(ctx, from, id, s.Name, StepSucceeded)
+	case s.Fate == Ask:
+		if err := tx.InheritStep(ctx, from, id, s.Name, StepUncertain); err != nil {
+			return err
+		}
+		return tx.OpenEntry(ctx, &EntryRow{Run: id, Step: s.Name, Kind: AskUncertain, Attempt: s.Attempt,
+			Detail: fmt.Sprintf("inherited from run %s: attempt %d of %s %q may have happened", from, s.Attempt, s.Kind, s.Name)})
+	case s.Kind == fault.KindKeyed && !o.NewKeys && !slices.Contains(o.NewKey, s.Name) && !slices.Contains(o.Repeat, s.Name):
+		return tx.InheritStep(ctx, from, id, s.Name, StepRetrying) // it keeps the time of its key's first use
+	}
+	return nil
+}
+
+// dryRun is a replay that executes and writes nothing.
+type dryRun struct {
+	visited map[string]bool
+	next    string // the first step without a finished row
+	kind    Kind
+	paid    bool
+	calls   int
+	problem string
+}
+
+func (d *dryRun) reach(c *stepCall, path string, row *StepRow) {
+	if d.next != "" {
+		return
+	}
+	d.next, d.kind, d.paid, d.calls = path, c.kind, c.o.paid, max(c.o.policy.Attempts, 0)
+	if d.calls == 0 {
+		d.calls = defaultCalls
+	}
+	if row != nil {
+		d.kind = row.Kind
+	}
+}
+
+func (d *dryRun) note(path, text string) { d.problem = path + ": " + text }
+
+func (e *Engine) replay(ctx context.Context, def *definition, run *RunRow, rows map[string]*StepRow) (*dryRun, error) {
+	var input []byte
+	err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
+		input, _, err = tx.Payload(ctx, run.ID)
+		return err
+	})
+	if err == nil {
+		input, err = e.open(input)
+	}
+	if err != nil {
+		return nil, err
+	}
+	x := &execution{e: e, def: def, row: *run, log: e.log, input: input, dry: &dryRun{}, hold: ctx, life: ctx, ctx: ctx}
+	x.quietN.Store(true)
+	x.j = &journal{rows: rows, visited: map[string]bool{}, taken: map[string]bool{}, loaded: len(rows)}
+	_, err = x.body()
+	x.dry.visited = x.j.visited
+	if x.dry.problem != "" {
+		return nil, errors.New(x.dry.problem)
+	}
+	if err != nil && !x.suspended && errors.Is(err, fault.ReasonPanic) {
+		return nil, err
+	}
+	return x.dry, nil
+}

@@ -1,0 +1,201 @@
+package pawl
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pawlrun/pawl/fault"
+)
+
+// runEnd is how an execution lets go of its run. Exactly one of finish, suspend, release and block is meant.
+type runEnd struct {
+	finish  RunState      // a terminal state
+	suspend []waitOn      // what the body waits for
+	release bool          // graceful: goes on elsewhere, no attempt is spent
+	cancels bool          // a suspended body that has seen the cancel request
+	delay   time.Duration // of a release
+	block   *EntryRow
+
+	fault  *fault.Fault // of a failed finish, or of the failure a block holds back
+	result []byte       // of a succeeded finish, or of the success a block holds back
+	intend RunState     // what a block holds back
+}
+
+// waitOn is a step, at an attempt, that a suspended body waits for.
+type waitOn struct {
+	step    string
+	attempt int
+}
+
+// apply writes the end. The run's row is locked and is this claim's.
+func (end *runEnd) apply(ctx context.Context, e *Engine, tx Txn, run *RunRow, now int64) error {
+	letGo(run)
+	switch {
+	case end.finish != "":
+		return finish(ctx, tx, run, end.finish, end.fault, end.result)
+	case end.block != nil:
+		run.State, run.Intended, run.Fault = Blocked, end.intend, end.fault
+		if end.intend == Succeeded {
+			run.Result, run.SetResult = end.result, true
+		}
+		if err := tx.SaveRun(ctx, run); err != nil {
+			return err
+		}
+		return tx.OpenEntry(ctx, end.block)
+	case end.release:
+		run.State, run.Due = Queued, now+micro(end.delay)
+		run.Releases++
+		return tx.SaveRun(ctx, run)
+	default:
+		return settle(ctx, tx, run, now, end)
+	}
+}
+
+// letGo ends the claim. The epoch grows, so that a write of the old claim that is still on its way finds another one.
+func letGo(run *RunRow) {
+	run.Epoch++
+	run.Token = 0
+	run.Owner = ""
+	run.Due = 0
+}
+
+// finish writes a terminal state if every effect of the run is known. Otherwise what is open becomes uncertain, and
+// the run is blocked with its intended end kept. The run's row must be locked, and this must be a statement of its own
+// after the lock, so that it sees what was committed while the lock was waited for.
+func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.Fault, result []byte) error {
+	open, err := tx.OpenSteps(ctx, run.ID)
+	if err != nil {
+		return err
+	}
+	unknown := 0
+	for i := range open {
+		row := &open[i]
+		if row.State == StepInFlight {
+			if err := closeInFlight(ctx, tx, row); err != nil {
+				return err
+			}
+		}
+		if row.State == StepUncertain {
+			unknown++
+			if err := tx.OpenEntry(ctx, uncertainEntry(row, "")); err != nil {
+				return err
+			}
+		}
+	}
+	run.Fault, run.Due = f, 0
+	if state == Succeeded && result != nil {
+		run.Result, run.SetResult = result, true
+	}
+	if unknown > 0 {
+		run.State, run.Intended = Blocked, state
+		return tx.SaveRun(ctx, run)
+	}
+	run.State, run.Intended = state, ""
+	if err := tx.SaveRun(ctx, run); err != nil {
+		return err
+	}
+	return tx.EndKey(ctx, run)
+}
+
+// closeInFlight ends an intent whose attempt nobody will report on any more: as failed where a repetition would have
+// been harmless, else as uncertain.
+func closeInFlight(ctx context.Context, tx Txn, row *StepRow) error {
+	if row.Kind == fault.KindRepeatable {
+		row.State = StepFailed
+		row.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonRunCanceled, Outcome: fault.OutcomeMaybeExecuted}
+	} else {
+		row.State = StepUncertain
+		row.NextProbe = 0
+	}
+	ok, err := tx.MoveStep(ctx, row, row.Attempt)
+	if err == nil && !ok {
+		err = fmt.Errorf("step %q changed under the run's lock", row.Name)
+	}
+	return err
+}
+
+// uncertainEntry asks whether the row's attempt happened.
+func uncertainEntry(row *StepRow, detail string) *EntryRow {
+	if detail == "" {
+		detail = fmt.Sprintf("attempt %d of %s %q began and nobody knows whether its effect happened", row.Attempt, row.Kind, row.Name)
+	}
+	return &EntryRow{Run: row.Run, Step: row.Name, Kind: AskUncertain, Attempt: row.Attempt, Detail: detail}
+}
+
+// settle decides where a run that nobody holds goes, from its open rows as they are under the lock: work is ready,
+// then queued; else a time is known, then waiting; else blocked. What the body waits for and has been settled in the
+// meantime is work that is ready, and so is a cancel request that it has not seen.
+func settle(ctx context.Context, tx Txn, run *RunRow, now int64, end *runEnd) error {
+	if run.Intended != "" { // a person gave up while the body ran
+		return finish(ctx, tx, run, run.Intended, run.Fault, nil)
+	}
+	open, err := tx.OpenSteps(ctx, run.ID)
+	if err != nil {
+		return err
+	}
+	rows := make(map[string]*StepRow, len(open))
+	for i := range open {
+		rows[open[i].Name] = &open[i]
+	}
+	ready, due, asked := len(end.suspend) == 0, int64(0), false
+	sooner := func(t int64) {
+		if due == 0 || t < due {
+			due = t
+		}
+	}
+	for _, w := range end.suspend {
+		row := rows[w.step]
+		switch {
+		case row == nil || row.Attempt != w.attempt:
+			ready = true
+		case row.State == StepUncertain:
+			asked = true
+			if row.NextProbe > 0 {
+				sooner(row.NextProbe)
+			}
+			if err := tx.OpenEntry(ctx, uncertainEntry(row, "")); err != nil {
+				return err
+			}
+		case row.State == StepRetrying && row.NextAt > now:
+			sooner(row.NextAt)
+		default:
+			ready = true
+		}
+	}
+	if run.CancelAt > 0 && !end.cancels && !asked {
+		ready = true // the body goes on to its compensation
+	}
+	switch {
+	case ready:
+		run.State, run.Due = Queued, now
+	case due > 0:
+		run.State, run.Due = Waiting, due
+	default:
+		run.State, run.Due = Blocked, 0
+	}
+	return tx.SaveRun(ctx, run)
+}
+
+// wake recomputes a run after a person, evidence or a cancel has changed one of its rows or entries. The run's row is
+// locked. A run that a worker holds is left to it: it looks again when it suspends.
+func wake(ctx context.Context, tx Txn, run *RunRow, now int64) error {
+	if run.State == Running || run.State.Terminal() {
+		return tx.SaveRun(ctx, run)
+	}
+	entries, err := tx.Entries(ctx, run.ID, true)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.Kind.blocksRun() {
+			run.State, run.Due = Blocked, 0
+			return tx.SaveRun(ctx, run)
+		}
+	}
+	if run.Intended != "" {
+		return finish(ctx, tx, run, run.Intended, run.Fault, nil)
+	}
+	run.State, run.Due = Queued, now
+	return tx.SaveRun(ctx, run)
+}

@@ -1,0 +1,46 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path/filepath"
+
+	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/internal/host"
+)
+
+// settings looks at the file and at how it was opened.
+func settings(ctx context.Context, db *sql.DB, name string) ([]pawl.Finding, error) {
+	var found []pawl.Finding
+	add := func(level, rule, text, advice string) {
+		found = append(found, pawl.Finding{Level: level, Rule: rule, Text: text, Advice: advice})
+	}
+	var journal, integrity string
+	var synchronous int
+	if err := db.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&journal); err != nil {
+		return nil, err
+	}
+	if err := db.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&synchronous); err != nil {
+		return nil, err
+	}
+	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&integrity); err != nil {
+		return nil, err
+	}
+	memory := name == ":memory:"
+	if journal != "wal" && !memory {
+		add("warn", "setting", fmt.Sprintf("the file's journal mode is %s", journal),
+			"open it with sqlite.Open, which sets write-ahead logging; something else has changed it")
+	}
+	if synchronous < 2 {
+		add("error", "setting", "synchronous is off or normal: a power failure can take back what was reported as durable",
+			"open the file with sqlite.Open")
+	}
+	if integrity != "ok" {
+		add("error", "setting", "the file is damaged: "+integrity, "restore a backup, then run pawl doctor --after-restore")
+	}
+	if fsName, yes := host.NetworkFS(filepath.Dir(name)); yes && !memory {
+		add("warn", "setting", "the file is on a network file system ("+fsName+")", "move it to a local directory, or use PostgreSQL")
+	}
+	return found, nil
+}

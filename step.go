@@ -1,0 +1,198 @@
+package pawl
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"reflect"
+
+	"github.com/pawlrun/pawl/fault"
+)
+
+// stepCall is one call of a step verb without its types.
+type stepCall struct {
+	name    string
+	kind    Kind
+	in      any
+	inType  reflect.Type
+	outType reflect.Type
+	o       stepOptions
+	db      TxDB // of a transaction in another database
+	// exec runs the callback on the live input, or on stored if that is not nil, and gives the result.
+	exec func(ctx context.Context, a attempt, stored []byte) (any, error)
+	// check decodes a result as the body will get it.
+	check func(json []byte) error
+}
+
+// attempt is what a callback of any kind may be given.
+type attempt struct {
+	intent Intent
+	tx     *sql.Tx
+	user   TxSession
+}
+
+// Repeatable runs fn as a step that may run twice without harm. After a crash it runs again.
+//
+// All steps: in is hashed beside the step's name, and for [Keyed] and [Once] stored and shown. The result and the error
+// are the stored ones, on the first execution too; the error is an *[Error], or [ErrSuspended], [ErrCancelled]. A name
+// may be used once in a run; loops use [Run.Item]. fn runs in the caller's goroutine, its context ends when the run is
+// cancelled, the worker stops or loses its lease, or the step's [Timeout] passes.
+func Repeatable[In, Out any](run *Run, name string, in In, fn func(context.Context, In) (Out, error), opts ...RepeatableOption) (Out, error) {
+	c := newCall[In, Out](name, fault.KindRepeatable, in)
+	for _, o := range opts {
+		o.repeatable(&c.o)
+	}
+	c.exec = func(ctx context.Context, _ attempt, _ []byte) (any, error) { return fn(ctx, in) }
+	return result[Out](run, c)
+}
+
+// Keyed runs fn as a step whose repetition the far end absorbs through the key. After a crash it runs again with the
+// same key while that is alive ([KeyTTL]), then it is treated as [Once].
+func Keyed[In, Out any](run *Run, name string, in In, fn func(context.Context, OpKey, In) (Out, error), opts ...KeyedOption) (Out, error) {
+	c := newCall[In, Out](name, fault.KindKeyed, in)
+	for _, o := range opts {
+		o.keyed(&c.o)
+	}
+	c.exec = func(ctx context.Context, a attempt, stored []byte) (any, error) {
+		return withInput(in, stored, func(in In) (Out, error) { return fn(ctx, a.intent.Key, in) })
+	}
+	return result[Out](run, c)
+}
+
+// Tx runs fn in a transaction on the store's database. What fn writes and the journal row commit together, so the
+// effect happens exactly once. fn must not commit or roll back, and must not call the engine but through [InTx]; it may
+// be called again if the database aborts the transaction. On SQLite it has a third of the lease.
+func Tx[In, Out any](run *Run, name string, in In, fn func(context.Context, *sql.Tx, In) (Out, error), opts ...TxOption) (Out, error) {
+	c := newCall[In, Out](name, fault.KindTx, in)
+	for _, o := range opts {
+		o.tx(&c.o)
+	}
+	c.exec = func(ctx context.Context, a attempt, _ []byte) (any, error) { return fn(ctx, a.tx, in) }
+	return result[Out](run, c)
+}
+
+// TxIn is [Tx] in a database of the user's own, PostgreSQL or SQLite, in which `pawl migrate --tx-table` has made the
+// table pawl_tx. A record there, unique by operation key, is written first in the user's transaction.
+func TxIn[In, Out any](run *Run, name string, db *sql.DB, in In, fn func(context.Context, *sql.Tx, In) (Out, error), opts ...TxOption) (Out, error) {
+	return TxVia(run, name, sqlTxDB{db}, in, func(ctx context.Context, s TxSession, in In) (Out, error) {
+		return fn(ctx, s.(*sqlSession).tx, in)
+	}, opts...)
+}
+
+// TxVia is [TxIn] for any driver. Programs use TxIn or postgres.Tx, which are made of it.
+func TxVia[In, Out any](run *Run, name string, db TxDB, in In, fn func(context.Context, TxSession, In) (Out, error), opts ...TxOption) (Out, error) {
+	c := newCall[In, Out](name, fault.KindTx, in)
+	for _, o := range opts {
+		o.tx(&c.o)
+	}
+	c.db = db
+	c.exec = func(ctx context.Context, a attempt, stored []byte) (any, error) {
+		return withInput(in, stored, func(in In) (Out, error) { return fn(ctx, a.user, in) })
+	}
+	return result[Out](run, c)
+}
+
+// Once runs fn as a step that must not run twice. Its intent is durable first. If the process dies meanwhile, or fn
+// fails without a proof that nothing happened, the step is uncertain: a [Probe] is asked, then a person. In the
+// documented residual window, a process frozen between its last check and the send for longer than deadline, lease and
+// [Settle] together, the effect may still happen after somebody said that it had not.
+func Once[In, Out any](run *Run, name string, in In, fn func(context.Context, Intent, In) (Out, error), opts ...OnceOption) (Out, error) {
+	c := newCall[In, Out](name, fault.KindOnce, in)
+	for _, o := range opts {
+		o.once(&c.o)
+	}
+	c.exec = func(ctx context.Context, a attempt, stored []byte) (any, error) {
+		return withInput(in, stored, func(in In) (Out, error) { return fn(ctx, a.intent, in) })
+	}
+	return result[Out](run, c)
+}
+
+// None is the result of a step without one. Its JSON is {}.
+type None = struct{}
+
+// RepeatableDo is [Repeatable] for a step without a result.
+func RepeatableDo[In any](run *Run, name string, in In, fn func(context.Context, In) error, opts ...RepeatableOption) error {
+	_, err := Repeatable(run, name, in, func(ctx context.Context, in In) (None, error) { return None{}, fn(ctx, in) }, opts...)
+	return err
+}
+
+// KeyedDo is [Keyed] for a step without a result.
+func KeyedDo[In any](run *Run, name string, in In, fn func(context.Context, OpKey, In) error, opts ...KeyedOption) error {
+	_, err := Keyed(run, name, in, func(ctx context.Context, k OpKey, in In) (None, error) { return None{}, fn(ctx, k, in) }, opts...)
+	return err
+}
+
+// TxDo is [Tx] for a step without a result.
+func TxDo[In any](run *Run, name string, in In, fn func(context.Context, *sql.Tx, In) error, opts ...TxOption) error {
+	_, err := Tx(run, name, in, func(ctx context.Context, tx *sql.Tx, in In) (None, error) { return None{}, fn(ctx, tx, in) }, opts...)
+	return err
+}
+
+// OnceDo is [Once] for a step without a result.
+func OnceDo[In any](run *Run, name string, in In, fn func(context.Context, Intent, In) error, opts ...OnceOption) error {
+	_, err := Once(run, name, in, func(ctx context.Context, it Intent, in In) (None, error) { return None{}, fn(ctx, it, in) }, opts...)
+	return err
+}
+
+func newCall[In, Out any](name string, kind Kind, in In) *stepCall {
+	return &stepCall{name: name, kind: kind, in: in, inType: reflect.TypeFor[In](), outType: reflect.TypeFor[Out](),
+		check: func(json []byte) error { return decode(json, new(Out)) }}
+}
+
+func withInput[In, Out any](in In, stored []byte, fn func(In) (Out, error)) (any, error) {
+	if stored != nil {
+		in = *new(In)
+		if err := decode(stored, &in); err != nil {
+			return nil, fault.NotSent(fault.Invalid(fmt.Errorf("stored input: %w", err)))
+		}
+	}
+	return fn(in)
+}
+
+func result[Out any](run *Run, c *stepCall) (out Out, err error) {
+	json, err := run.step(c)
+	if err != nil {
+		return out, err
+	}
+	if err := decode(json, &out); err != nil {
+		var zero Out
+		return zero, run.x.undecodable(run.path(c.name), err)
+	}
+	return out, nil
+}
+
+func (r *Run) path(name string) string { return stepPath(r.scope, name) }
+
+// StepInfo says which step of which run a context belongs to.
+type StepInfo struct {
+	Run      RunID
+	Lineage  RunID
+	Workflow string
+	Version  string
+	Step     string // full path
+	Kind     Kind
+	Key      OpKey
+	Attempt  int
+
+	foreign bool // a Tx in another database: the engine may be called
+	report  *report
+}
+
+type stepKey struct{}
+
+// StepOf returns the step whose callback was given ctx; false outside of one.
+func StepOf(ctx context.Context) (StepInfo, bool) {
+	s, ok := ctx.Value(stepKey{}).(*StepInfo)
+	if !ok {
+		return StepInfo{}, false
+	}
+	return *s, true
+}
+
+// Report adds to what is known about the running attempt's cost and ids, where nobody else can read them. Texts replace
+// what was reported before, numbers are added. Outside a step it does nothing. It is safe for concurrent use.
+func Report(ctx context.Context, u Usage) {
+	if s, ok := ctx.Value(stepKey{}).(*StepInfo); ok && s.report != nil {
+		s.report.add(u)
+	}
+}

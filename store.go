@@ -1,0 +1,412 @@
+package pawl
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/pawlrun/pawl/fault"
+)
+
+// Store keeps runs, journals and leases. Package sqlite and package postgres provide the two there are; both pass the
+// suite in package storetest, which states the rules an implementation must keep.
+//
+// All times are microseconds since 1970 UTC by the store's own clock, read in SQL. Methods are safe for concurrent use.
+// An error that wraps [ErrCommitUnknown] means that the transaction may or may not have been applied; every other error
+// means that nothing was written.
+type Store interface {
+	Ledger
+	Leases
+	Lists
+
+	// Name is "sqlite" or "postgres".
+	Name() string
+	// Close releases the connections. It does not wait for transactions of other processes.
+	Close() error
+}
+
+// Ledger runs transactions over runs and their journals.
+type Ledger interface {
+	// Update runs fn in one write transaction and commits if fn returns nil. The transaction is READ COMMITTED on
+	// PostgreSQL and BEGIN IMMEDIATE on SQLite. If the database aborted the transaction for reasons of concurrency
+	// (40001, 40P01, SQLITE_BUSY) it is rolled back and fn runs again, so fn must set its results, not add to them.
+	Update(ctx context.Context, fn func(ctx context.Context, tx Txn) error) error
+	// UpdateSQL is Update for a Tx step: fn also gets the transaction itself, for the user's statements.
+	UpdateSQL(ctx context.Context, fn func(ctx context.Context, tx Txn, user *sql.Tx) error) error
+	// View runs fn in one read-only snapshot.
+	View(ctx context.Context, fn func(ctx context.Context, tx Txn) error) error
+	// On gives the row operations inside a transaction that the caller began on this database and will end.
+	On(conn Conn) Txn
+}
+
+// Conn is a transaction of the caller's. [SQLConn] makes one from a *sql.Tx, package postgres one from a pgx.Tx.
+type Conn interface {
+	Exec(ctx context.Context, query string, args ...any) (affected int64, err error)
+	Query(ctx context.Context, query string, args ...any) (Rows, error)
+}
+
+// Rows is what a query gives; *sql.Rows and pgx.Rows fit after a little adapting.
+type Rows interface {
+	Next() bool
+	Scan(dest ...any) error
+	Close() error
+	Err() error
+}
+
+// Txn is the set of row operations inside one transaction. Locks are taken in the order run, journal, inbox.
+type Txn interface {
+	RunRows
+	StepRows
+	PeopleRows
+
+	// Now is the store's clock at this moment, not at the start of the transaction.
+	Now(ctx context.Context) (int64, error)
+	// Namespace is the random text made at the first migration, part of every operation key.
+	Namespace(ctx context.Context) (string, error)
+}
+
+// RunRows are the operations on runs and product keys.
+type RunRows interface {
+	// LockRun locks the run's row until the transaction ends (FOR NO KEY UPDATE) and returns it without input and
+	// result. ErrNotFound if there is none. Lock several runs in the order of their ids. In a View it only reads.
+	LockRun(ctx context.Context, id RunID) (*RunRow, error)
+	// Payload returns a run's input and result as stored.
+	Payload(ctx context.Context, id RunID) (input, result []byte, err error)
+	// SaveRun writes the columns of a locked run that may change; the result only if SetResult. It refuses a move
+	// that the transition table does not have from the state stored now, so a terminal run stays as it is.
+	SaveRun(ctx context.Context, run *RunRow) error
+	// InsertRuns adds runs. Created is set by the store; Due is set to now where it is 0 and the state is queued.
+	// A second live run of a lineage fails with ErrLive.
+	InsertRuns(ctx context.Context, runs []RunRow) error
+	// Lineage returns all runs of a lineage, oldest first, without payloads.
+	Lineage(ctx context.Context, lineage RunID) ([]RunRow, error)
+	// ClaimKey inserts the key row and reports true, or returns the row that is there. It waits for a concurrent
+	// transaction that is inserting the same key.
+	ClaimKey(ctx context.Context, key KeyRow) (KeyRow, bool, error)
+	// EndKey notes on the run's key row, if it has one, how its lineage ended last.
+	EndKey(ctx context.Context, run *RunRow) error
+}
+
+// StepRows are the operations on the journal.
+type StepRows interface {
+	// Step returns one row with its value and input, nil if there is none.
+	Step(ctx context.Context, run RunID, name string) (*StepRow, error)
+	// Steps returns up to limit rows with names after after, in byte order of the name. Values longer than 4 KiB and
+	// inputs are left out, ValueSize tells.
+	Steps(ctx context.Context, run RunID, after string, limit int) ([]StepRow, error)
+	// OpenSteps returns the rows that are in flight, retrying or uncertain, with inputs.
+	OpenSteps(ctx context.Context, run RunID) ([]StepRow, error)
+	// InsertStep adds a row with a plain INSERT; ErrStepExists if the name is taken.
+	InsertStep(ctx context.Context, row *StepRow) error
+	// MoveStep writes row over the stored row only if that one is in a state from which the table allows row.State
+	// and its attempt is attempt; it reports whether it was.
+	MoveStep(ctx context.Context, row *StepRow, attempt int) (bool, error)
+	// InheritStep copies a row of another run into run, without usage and cost, in the given state.
+	InheritStep(ctx context.Context, from, run RunID, name string, state StepState) error
+	// MarkStep sets the columns that say how people and later builds relate to the row (OtherHash, UseStored,
+	// NextProbe, Probes) and nothing else.
+	MarkStep(ctx context.Context, row *StepRow) error
+	// AddAttempt records an attempt that ended without success. A second record of the same attempt is ignored.
+	AddAttempt(ctx context.Context, a *AttemptRow) error
+	// Attempts returns the attempts of a run that ended without success, in order.
+	Attempts(ctx context.Context, run RunID) ([]AttemptRow, error)
+}
+
+// PeopleRows are the operations on the inbox, on evidence and on the audit trail.
+type PeopleRows interface {
+	// OpenEntry adds an inbox entry unless one of that kind is open for the run and step. ID and Opened are set.
+	OpenEntry(ctx context.Context, e *EntryRow) error
+	// CloseEntry records the answer in e if the entry is still open and reports whether it was.
+	CloseEntry(ctx context.Context, e *EntryRow) (bool, error)
+	// Entry returns one entry; ErrNotFound if there is none.
+	Entry(ctx context.Context, id EntryID) (*EntryRow, error)
+	// Entries returns a run's entries, oldest first, only open ones if open.
+	Entries(ctx context.Context, run RunID, open bool) ([]EntryRow, error)
+	// AddEvidence stores what a fenced worker or a probe reports.
+	AddEvidence(ctx context.Context, e *EvidenceRow) error
+	// Evidence returns what has been reported for a run, oldest first.
+	Evidence(ctx context.Context, run RunID) ([]EvidenceRow, error)
+	// AddAudit records an act of a person.
+	AddAudit(ctx context.Context, a *AuditRow) error
+	// Audit returns the acts of people on a run, oldest first.
+	Audit(ctx context.Context, run RunID) ([]AuditRow, error)
+	// Worker returns a worker's row; nil if it is gone.
+	Worker(ctx context.Context, id WorkerID) (*WorkerRow, error)
+	// MarkSuspect notes on a worker's row that it runs this suspect run now, or none if run is "".
+	MarkSuspect(ctx context.Context, id WorkerID, run RunID) error
+}
+
+// Leases is what a worker calls in its loops. No call touches a row of a run that the worker does not hold or take.
+type Leases interface {
+	// Register adds the worker's row with a lease and the workflow versions it has.
+	Register(ctx context.Context, w WorkerRow, has []VersionID) error
+	// Heartbeat renews the lease (the row comes back if somebody removed it) and reads which runs the worker owns.
+	Heartbeat(ctx context.Context, w WorkerRow) (*Beat, error)
+	// Unregister ends the worker's lease at once. Runs it still owns are then abandoned.
+	Unregister(ctx context.Context, id WorkerID) error
+	// Claim takes up to c.Limit runs in one statement: due ones, and, if c.Expired, those whose owner's lease is
+	// over. Each gets the next epoch, c.Token and the worker as owner.
+	Claim(ctx context.Context, c Claim) ([]Claimed, error)
+	// ReleaseLost queues a run that the worker's row owns but the worker does not hold, if the epoch is still that.
+	ReleaseLost(ctx context.Context, id WorkerID, run RunID, epoch int64) (bool, error)
+	// Due returns when the next run that this worker could claim is due, as a time from now; false if none is known.
+	Due(ctx context.Context, id WorkerID) (time.Duration, bool, error)
+	// Stray returns up to limit runs that are due but whose version no worker has had for grace while other workers
+	// live, and blocked: version runs whose version is back.
+	Stray(ctx context.Context, grace time.Duration, limit int) (stray, back []RunID, err error)
+	// Tidy removes rows of workers that ended more than keep ago and own nothing, and gives runs whose owner has no
+	// row an expired one, so that they can be claimed.
+	Tidy(ctx context.Context, keep time.Duration) error
+}
+
+// Lists are reads for people. Each is paged by key and bounded.
+type Lists interface {
+	// ListRuns returns runs, newest first.
+	ListRuns(ctx context.Context, q RunQuery) ([]RunRow, error)
+	// ListInbox returns open entries, oldest first; all entries if q.All.
+	ListInbox(ctx context.Context, q InboxQuery) ([]EntryRow, error)
+	// FindRun returns the one run whose id begins with prefix; ErrNotFound or an error that lists the candidates.
+	FindRun(ctx context.Context, prefix string) (RunID, error)
+	// FindEntry is FindRun for inbox entries.
+	FindEntry(ctx context.Context, prefix string) (EntryID, error)
+	// Check runs the invariant and set-up checks that need only the rows at rest.
+	Check(ctx context.Context) ([]Finding, error)
+}
+
+// RunRow is a run as stored.
+type RunRow struct {
+	ID       RunID
+	Lineage  RunID // the id of the lineage's first run
+	Parent   RunID // the run this one retries or forks, ""
+	Relation Relation
+	Workflow string
+	Version  string
+	KeyName  string // the workflow's name in operation and product keys
+	Key      Key    // product key, ""
+	NewKeys  bool   // a fork with operation keys of its own
+	FreshKey string // steps that have a new operation key in this run, one path a line
+	Queue    string
+
+	State     RunState
+	Due       int64 // when it may be claimed; 0 unless queued or waiting
+	Epoch     int64 // grows with each claim and each release
+	Token     int64 // random per claim
+	Owner     WorkerID
+	Claimed   int64 // time of the last claim
+	Intended  RunState
+	Fault     *fault.Fault // of a failed run, or of the intended failure
+	Input     []byte
+	InputHash []byte
+	Result    []byte
+	SetResult bool // SaveRun writes Result
+
+	CancelAt  int64 // cancel requested; 0 no
+	CancelBy  string
+	CancelWhy string
+
+	Created   int64
+	Started   int64 // first claim
+	Ended     int64
+	Lost      int // workers lost since the last committed result
+	LostTotal int
+	Releases  int    // graceful releases
+	Builds    string // revisions of the builds that have worked on it, comma separated
+	Restored  int64  // when the database was declared restored from a backup while the run was open; 0 never
+}
+
+// Relation says how a run came from another of its lineage.
+type Relation string
+
+const (
+	Original Relation = ""      // started
+	Retried  Relation = "retry" // continues after what its parent finished
+	Forked   Relation = "fork"  // re-executes from a chosen step
+)
+
+// StepRow is a step as stored.
+type StepRow struct {
+	Run       RunID
+	Name      string // full path, see [Run.Item]
+	Kind      Kind
+	State     StepState
+	Attempt   int    // of the attempt that State speaks of, from 1
+	Epoch     int64  // of the run when the row was last written by a worker
+	InputHash []byte // of the input the attempt had
+	Input     []byte // Keyed, Once and transactions in another database only
+	Value     []byte // of a succeeded step
+	ValueSize int
+	Fault     *fault.Fault // of the last failure
+	Key       OpKey
+	Paid      bool
+	Foreign   bool // Tx in another database: has an intent
+	Worker    WorkerID
+
+	Begun       int64 // of this attempt
+	Ended       int64 // when the attempt's own process reported its end; 0 unknown
+	Deadline    int64 // no effect begins after this; 0 none
+	Settle      int64 // how much later the far end may still act, in microseconds
+	FirstIntent int64 // first intent in the lineage
+	KeyTTL      int64 // microseconds
+	NextAt      int64 // retrying: not before
+	FirstTry    int64 // begin of the first attempt of this round, for the elapsed budget
+	Unknown     int   // attempts of this round that ended outcome_unknown
+	Round       int   // attempts before this round; a resume after "limit" begins a new one
+	Told        int64 // microseconds of told delays that do not count as elapsed
+	ProbeAfter  int64 // microseconds; 0 no probe
+	NextProbe   int64 // when the probe may be asked next; 0 not again
+	Probes      int   // how often it was asked about this attempt
+
+	OtherHash []byte // a later build called the finished step with this input
+	UseStored bool   // a person said: go on with the stored input
+	Inherited RunID  // the run that made the row; "" this one
+	TakenFrom string // the row whose result a person gave to this step
+	Usage     Usage
+}
+
+// AttemptRow is an attempt that ended without success. The successful one is the step's row itself.
+type AttemptRow struct {
+	Run     RunID
+	Step    string
+	Attempt int
+	Worker  WorkerID
+	Begun   int64
+	Ended   int64
+	Fault   fault.Fault
+	Wait    int64 // microseconds until the next attempt; 0 none planned
+	Usage   Usage
+}
+
+// EntryRow is an inbox entry as stored.
+type EntryRow struct {
+	ID      EntryID
+	Run     RunID
+	Step    string
+	Kind    EntryKind
+	Attempt int
+	Opened  int64
+	Other   string // renamed: the finished step it looks like
+	Detail  string // one sentence for people
+	Closed  int64  // 0 open
+	Choice  Choice
+	By      string
+	Why     string
+	Result  []byte
+}
+
+// EvidenceRow is a report about an attempt. It never changes a row by itself.
+type EvidenceRow struct {
+	Run     RunID
+	Step    string
+	Attempt int
+	At      int64
+	Worker  WorkerID
+	Source  string // "worker" or "probe"
+	Verdict Verdict
+	Value   []byte
+	Fault   *fault.Fault
+}
+
+// AuditRow is an act of a person.
+type AuditRow struct {
+	ID     string
+	At     int64
+	Act    string
+	By     string
+	Why    string
+	Run    RunID
+	Step   string
+	Entry  EntryID
+	Detail string
+}
+
+// KeyRow is what makes a product key unique. It outlives the runs.
+type KeyRow struct {
+	KeyName   string
+	Key       Key
+	InputHash []byte
+	Lineage   RunID
+	End       RunState // "" not ended
+	EndedAt   int64
+}
+
+// VersionID is a workflow and its version.
+type VersionID struct{ Workflow, Version string }
+
+// WorkerRow is a worker as stored.
+type WorkerRow struct {
+	ID           WorkerID
+	Lease        time.Duration
+	Expires      int64 // by the store's lease clock
+	Alive        bool  // the lease has not expired; set on reads
+	Registered   int64
+	Hostname     string
+	Machine      string
+	Boot         string
+	PIDNS        string
+	PID          int
+	ProcessStart string
+	Build        string
+	SuspectRun   RunID
+	SuspectSince int64
+	Overlap      int // other workers whose leases ended within one lease of this one's; set on reads
+}
+
+// Beat is what a heartbeat learns.
+type Beat struct {
+	Now    int64  // the store's clock
+	Server string // changes when another server, or a restarted one, answers
+	Runs   []Held
+}
+
+// Held is a run that the worker owns by the store's record.
+type Held struct {
+	Run    RunID
+	Epoch  int64
+	Cancel bool
+}
+
+// Claim asks for work.
+type Claim struct {
+	Worker  WorkerID
+	Has     []VersionID
+	Limit   int
+	Token   int64
+	Build   string // recorded as the run's build if none is
+	Expired bool   // take runs of expired owners
+	Suspect bool   // take runs that have lost two workers
+}
+
+// Claimed is a run that was taken. Row has the input and no result.
+type Claimed struct {
+	Row    RunRow
+	From   RunState // the state it was taken from; Running means that its owner was lost
+	Owner  WorkerID // the lost owner
+	Before int64    // when that one had claimed it
+}
+
+// Finding is one thing that the doctor found.
+type Finding struct {
+	Level  string // "error": an invariant is broken; "warn": a setting or a stuck run
+	Rule   string // "I1" … "I8", "setting", "stuck"
+	Run    RunID
+	Text   string
+	Advice string
+}
+
+// sqlConn adapts *sql.Tx.
+type sqlConn struct{ tx *sql.Tx }
+
+// SQLConn adapts a transaction of database/sql.
+func SQLConn(tx *sql.Tx) Conn { return sqlConn{tx} }
+
+func (c sqlConn) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	res, err := c.tx.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+func (c sqlConn) Query(ctx context.Context, query string, args ...any) (Rows, error) {
+	return c.tx.QueryContext(ctx, query, args...)
+}

@@ -1,0 +1,323 @@
+package pawl
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/host"
+)
+
+const (
+	suspectAfter = 2 // lost workers without a committed result
+	blockedAfter = 5
+)
+
+// prepare reads the journal and settles what a former owner left behind, before the body starts.
+func (x *execution) prepare() error {
+	x.j = &journal{rows: map[string]*StepRow{}, visited: map[string]bool{}, taken: map[string]bool{}}
+	if x.row.Epoch > 1 || x.row.Parent != "" {
+		j, err := x.e.readJournal(x.hold, x.row.ID)
+		if err != nil {
+			return err
+		}
+		x.j = j
+	}
+	x.quietN.Store(x.j.loaded > 0)
+	left := false
+	for _, row := range x.j.rows {
+		left = left || row.State == StepInFlight
+	}
+	build := x.w.id.Build
+	if left || x.from == Running || x.row.Lost >= suspectAfter || x.row.Builds != build {
+		if err := x.takeOver(); err != nil {
+			return err
+		}
+	}
+	input, err := x.e.open(x.row.Input)
+	if err == nil {
+		err = x.def.checkInput(input)
+	}
+	if err != nil && x.blocked == nil {
+		x.blocked = x.entry(AskDecode, "", fmt.Sprintf("the run's input does not decode: %v", err))
+	}
+	x.input = input
+	return nil
+}
+
+func hasBuild(builds, build string) bool {
+	for b := range strings.SplitSeq(builds, ",") {
+		if b == build {
+			return true
+		}
+	}
+	return false
+}
+
+// takeOver is one write under the fence: it marks effects that may have happened, charges the loss of a worker, and
+// notes the build.
+func (x *execution) takeOver() error {
+	return x.e.update(x.hold, func(ctx context.Context, tx Txn) error {
+		run, err := x.e.fence(ctx, tx, x.write(nil, nil))
+		if err != nil {
+			return err
+		}
+		now, err := tx.Now(ctx)
+		if err != nil {
+			return err
+		}
+		if err := x.markLeft(ctx, tx, now); err != nil {
+			return err
+		}
+		if x.from == Running {
+			run.LostTotal++
+			charged, err := x.charge(ctx, tx, run)
+			if err != nil {
+				return err
+			}
+			if charged {
+				run.Lost++
+			}
+		}
+		if build := x.w.id.Build; !hasBuild(run.Builds, build) {
+			run.Builds = strings.TrimPrefix(run.Builds+","+build, ",")
+		}
+		if x.j.entries, err = tx.Entries(ctx, run.ID, false); err != nil {
+			return err
+		}
+		if err := x.suspicion(ctx, tx, run); err != nil {
+			return err
+		}
+		input := x.row.Input
+		if err := tx.SaveRun(ctx, run); err != nil {
+			return err
+		}
+		x.row = *run
+		x.row.Input = input
+		return nil
+	})
+}
+
+// markLeft deals with intents of earlier claims. A Once attempt may have happened: what its worker reported meanwhile
+// settles it, else it is uncertain. The other kinds are dealt with when the body comes by.
+func (x *execution) markLeft(ctx context.Context, tx Txn, now int64) error {
+	var reports []EvidenceRow
+	for _, row := range x.j.rows {
+		if row.State != StepInFlight || row.Kind != fault.KindOnce {
+			continue
+		}
+		if reports == nil {
+			var err error
+			if reports, err = tx.Evidence(ctx, x.row.ID); err != nil {
+				return err
+			}
+		}
+		full, err := tx.Step(ctx, x.row.ID, row.Name)
+		if err != nil || full == nil {
+			return fmt.Errorf("step %q: %w", row.Name, err)
+		}
+		*row = *full
+		w, err := tx.Worker(ctx, row.Worker)
+		if err != nil {
+			return err
+		}
+		if w != nil && host.Dead(w.identity()) {
+			row.Ended = now // known dead: the attempt is over, whatever the clock says
+		}
+		row.Epoch = x.row.Epoch
+		if err := x.markOne(ctx, tx, row, reports, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *execution) markOne(ctx context.Context, tx Txn, row *StepRow, reports []EvidenceRow, now int64) error {
+	row.State, row.NextProbe = StepUncertain, 0
+	if row.ProbeAfter > 0 {
+		row.NextProbe = max(now, row.Begun+row.ProbeAfter)
+	}
+	for i := range reports {
+		ev := &reports[i]
+		if ev.Step != row.Name || ev.Attempt != row.Attempt {
+			continue
+		}
+		row.Ended = ev.At
+		if ev.Verdict == Happened {
+			row.State, row.Value, row.ValueSize = StepSucceeded, ev.Value, len(ev.Value)
+		}
+	}
+	ok, err := tx.MoveStep(ctx, row, row.Attempt)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return fmt.Errorf("step %q changed under the run's lock", row.Name)
+	}
+	lost := lostAttempt(row)
+	lost.Ended = now
+	if row.State == StepSucceeded {
+		return nil
+	}
+	if err := tx.AddAttempt(ctx, lost); err != nil {
+		return err
+	}
+	return tx.OpenEntry(ctx, uncertainEntry(row, fmt.Sprintf("attempt %d of %s %q had begun when its worker was lost", row.Attempt, row.Kind, row.Name)))
+}
+
+// charge says whether the loss of the former owner counts against this run. Where the owner ran a suspect, only that
+// one and the runs begun since are charged; where several workers were lost at once, none is.
+func (x *execution) charge(ctx context.Context, tx Txn, run *RunRow) (bool, error) {
+	owner, err := tx.Worker(ctx, x.lost)
+	if err != nil || owner == nil {
+		return false, err
+	}
+	switch {
+	case owner.SuspectRun != "" && owner.SuspectRun != run.ID && x.before > 0 && x.before < owner.SuspectSince:
+		return false, nil
+	case host.Dead(owner.identity()):
+		return true, nil
+	}
+	return owner.Overlap == 0, nil
+}
+
+// suspicion blocks a run that keeps losing workers, and notes a suspect on this worker's row before it runs.
+func (x *execution) suspicion(ctx context.Context, tx Txn, run *RunRow) error {
+	w := x.w
+	switch {
+	case run.Lost >= blockedAfter:
+		x.blocked = x.entry(AskCrashLoop, "", fmt.Sprintf("%d workers in a row were lost while they ran it", run.Lost))
+	case run.Lost >= suspectAfter:
+		if !w.trySuspect(run.ID) { // one at a time in a process; the other one waits its turn
+			return errBusySuspect
+		}
+		return tx.MarkSuspect(ctx, w.id.ID, run.ID)
+	}
+	return nil
+}
+
+func (w *worker) trySuspect(id RunID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.suspect != "" && w.suspect != id {
+		return false
+	}
+	w.suspect = id
+	return true
+}
+
+// errBusySuspect releases a suspect run because this process executes one already.
+var errBusySuspect = fmt.Errorf("another run that has lost workers is running here")
+
+const evidenceTimeout = 30 * time.Second
+
+// evidence reports, in the background, how an attempt ended whose result this worker may not write any more.
+func (w *worker) evidence(x *execution, row *StepRow) {
+	ev := EvidenceRow{Run: row.Run, Step: row.Name, Attempt: row.Attempt, Worker: w.id.ID, Source: "worker"}
+	switch {
+	case row.State == StepSucceeded:
+		ev.Verdict, ev.Value = Happened, row.Value
+	case row.Fault != nil && row.Fault.Outcome.Proven():
+		ev.Verdict, ev.Fault = DidNotHappen, row.Fault
+	default:
+		ev.Fault = row.Fault
+	}
+	ctx := context.WithoutCancel(x.hold)
+	w.cleanup.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
+		defer cancel()
+		for try := 0; ; try++ {
+			err := w.e.report(ctx, ev)
+			if err == nil {
+				x.log.Warn("an attempt ended after the run was lost; reported as evidence", "step", ev.Step, "attempt", ev.Attempt, "verdict", ev.Verdict)
+				return
+			}
+			if pause(ctx, backoff(try, 100*time.Millisecond, 2*time.Second)) != nil {
+				x.log.Error("evidence was lost", "step", ev.Step, "attempt", ev.Attempt, "verdict", ev.Verdict, "err", err)
+				return
+			}
+		}
+	})
+}
+
+// report stores evidence and lets it settle the step if that is uncertain at this very attempt, in its run or in the
+// run of the lineage that inherited the question. Evidence that contradicts an answer, or that an attempt happened
+// which a later one repeated, opens an inbox entry.
+func (e *Engine) report(ctx context.Context, ev EvidenceRow) error {
+	return e.store.Update(ctx, func(ctx context.Context, tx Txn) error {
+		run, err := tx.LockRun(ctx, ev.Run)
+		if err != nil {
+			return err
+		}
+		if err := tx.AddEvidence(ctx, &ev); err != nil {
+			return err
+		}
+		if err := settleByEvidence(ctx, tx, run, &ev, ""); err != nil {
+			return err
+		}
+		family, err := tx.Lineage(ctx, run.Lineage)
+		if err != nil {
+			return err
+		}
+		for i := range family {
+			if family[i].ID <= run.ID || family[i].State.Terminal() {
+				continue
+			}
+			heir, err := tx.LockRun(ctx, family[i].ID)
+			if err != nil {
+				return err
+			}
+			if err := settleByEvidence(ctx, tx, heir, &ev, run.ID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func settleByEvidence(ctx context.Context, tx Txn, run *RunRow, ev *EvidenceRow, inherited RunID) error {
+	row, err := tx.Step(ctx, run.ID, ev.Step)
+	if err != nil || row == nil || row.Inherited != inherited {
+		return err
+	}
+	now, err := tx.Now(ctx)
+	if err != nil {
+		return err
+	}
+	same := row.Attempt == ev.Attempt
+	switch {
+	case same && row.State == StepUncertain:
+		return settleUncertain(ctx, tx, run, row, ev, now)
+	case same && row.State == StepInFlight:
+		return nil // whoever holds the run finds the evidence when it marks the row
+	case ev.Verdict == Happened && row.Kind == fault.KindOnce && (row.Attempt > ev.Attempt || same && row.State == StepRetrying):
+		return tx.OpenEntry(ctx, &EntryRow{Run: run.ID, Step: row.Name, Kind: AskTwice, Attempt: ev.Attempt,
+			Detail: fmt.Sprintf("attempt %d of %s %q happened after all, by a late report of its worker; attempt %d was allowed in the meantime: it may have happened twice", ev.Attempt, row.Kind, row.Name, max(row.Attempt, ev.Attempt+1))})
+	}
+	return nil
+}
+
+func settleUncertain(ctx context.Context, tx Txn, run *RunRow, row *StepRow, ev *EvidenceRow, now int64) error {
+	row.Ended = now // its process has reported the end
+	row.NextProbe = 0
+	choice := AnswerHappened
+	switch ev.Verdict {
+	case Happened:
+		row.State, row.Value, row.ValueSize = StepSucceeded, ev.Value, len(ev.Value)
+	case DidNotHappen:
+		row.State, row.NextAt, row.Fault, row.Round = StepRetrying, now, ev.Fault, row.Attempt
+		choice = AnswerDidNotHappen
+	default:
+		return nil // it only says that the attempt is over; the evidence row tells when
+	}
+	ok, err := tx.MoveStep(ctx, row, ev.Attempt)
+	if err != nil || !ok {
+		return err
+	}
+	if err := closeUncertain(ctx, tx, row, choice, "worker "+string(ev.Worker), "late report"); err != nil {
+		return err
+	}
+	return wake(ctx, tx, run, now)
+}

@@ -1,0 +1,428 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/host"
+)
+
+// worker is one call of [Engine.Work].
+type worker struct {
+	e      *Engine
+	id     WorkerRow
+	has    []VersionID
+	writer *writer
+	space  string
+
+	stopping atomic.Bool   // begin no step any more
+	beat     chan struct{} // capacity 1: renew now
+	claiming atomic.Int64  // claims sent; odd while one is in flight
+	wg       sync.WaitGroup
+	cleanup  sync.WaitGroup // evidence on its way
+
+	mu      sync.Mutex // guards all below
+	live    map[RunID]*execution
+	suspect RunID         // the suspect run this process executes
+	renewed time.Duration // boot clock when the last good renewal was sent
+	clock   int64         // the store's clock at that renewal …
+	clockAt time.Duration // … and the boot clock when its answer came
+	server  string
+	calm    time.Duration // boot clock before which expired leases are left alone
+}
+
+// ErrAbandoned is what Work returns if steps did not end although their contexts had been cancelled. Their runs are
+// left to the expiry of the lease.
+var ErrAbandoned = errors.New("steps were still running when the worker stopped")
+
+// Work claims runs and executes them until ctx ends. It renews the worker's lease meanwhile. Then it claims nothing
+// more, lets running steps finish for Options.Drain, cancels what is left, releases the runs without spending an
+// attempt, and returns nil when its goroutines are gone, or [ErrAbandoned]. Trouble with the database is waited out;
+// an error before the worker is registered is returned at once.
+func (e *Engine) Work(ctx context.Context) error {
+	if len(e.defs) == 0 {
+		return errors.New("pawl: Work without definitions: pass the workflows to New")
+	}
+	w, err := newWork(ctx, e)
+	if err != nil {
+		return err
+	}
+	e.log.Info("worker started", "worker", w.id.ID, "build", w.id.Build, "slots", e.o.slots(), "lease", e.o.lease())
+	base := context.WithoutCancel(ctx)
+	hold, drop := context.WithCancelCause(base)
+	life, stop := context.WithCancelCause(hold)
+	loops, endLoops := context.WithCancel(base)
+	defer endLoops()
+	defer drop(fault.ErrLeaseLost)
+
+	var bg sync.WaitGroup
+	bg.Go(func() { w.beats(loops) })
+	bg.Go(func() { w.sweeps(loops) })
+	w.claims(ctx, hold, life)
+
+	w.stopping.Store(true)
+	e.log.Info("worker stops", "worker", w.id.ID, "running", w.running(), "drain", e.o.drain())
+	err = w.drain(stop)
+	endLoops()
+	bg.Wait()
+	w.cleanup.Wait()
+	if err == nil {
+		out, cancel := context.WithTimeout(base, 5*time.Second)
+		defer cancel()
+		if uerr := e.store.Unregister(out, w.id.ID); uerr != nil {
+			e.log.Warn("worker could not take its leave, its lease runs out", "worker", w.id.ID, "err", uerr)
+		}
+	}
+	e.log.Info("worker stopped", "worker", w.id.ID)
+	return err
+}
+
+func newWork(ctx context.Context, e *Engine) (*worker, error) {
+	me := host.Self()
+	w := &worker{e: e, has: e.Workflows(), writer: newWriter(e), beat: make(chan struct{}, 1), live: make(map[RunID]*execution)}
+	w.id = WorkerRow{ID: newWorkerID(), Lease: e.o.lease(), Hostname: host.Describe(), Machine: me.Machine, Boot: me.Boot,
+		PIDNS: me.PIDNS, PID: me.PID, ProcessStart: me.Start, Build: e.build()}
+	if err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
+		w.space, err = e.namespace(ctx, tx)
+		return err
+	}); err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	if err := e.store.Register(ctx, w.id, w.has); err != nil {
+		return nil, fmt.Errorf("register worker: %w", err)
+	}
+	if err := w.renew(ctx); err != nil {
+		return nil, fmt.Errorf("first heartbeat: %w", err)
+	}
+	return w, nil
+}
+
+// boot is the clock that trust in the lease is measured by: it goes on while the machine sleeps.
+func (w *worker) boot() time.Duration {
+	if h := w.e.hooks; h != nil && h.Boot != nil {
+		return h.Boot()
+	}
+	if d, ok := host.BootTime(); ok {
+		return d
+	}
+	return time.Since(processStart)
+}
+
+var processStart = time.Now() // monotonic zero where the system has no boot clock
+
+// now estimates the store's clock, for decisions that are checked again or may be late. No stored time comes from it.
+func (w *worker) now() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.clock + micro(w.boot()-w.clockAt)
+}
+
+// trusted reports whether the lease certainly still holds, so that an effect may begin.
+func (w *worker) trusted() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.boot() < w.renewed+w.trust()
+}
+
+func (w *worker) trust() time.Duration {
+	lease := w.e.o.lease()
+	return lease - lease/6
+}
+
+func (w *worker) running() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.live)
+}
+
+// beatSoon asks for a heartbeat now.
+func (w *worker) beatSoon() {
+	select {
+	case w.beat <- struct{}{}:
+	default:
+	}
+}
+
+// beats renews the lease at a third of it. If the trust in it ends, every run is dropped.
+func (w *worker) beats(ctx context.Context) {
+	every := w.e.o.lease() / 3
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	for try := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-w.beat:
+		}
+		next := every
+		if err := w.renew(ctx); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			try++
+			w.e.log.Warn("heartbeat failed", "worker", w.id.ID, "try", try, "err", err)
+			next = backoff(try, 100*time.Millisecond, every/4)
+			if !w.trusted() {
+				w.dropAll()
+			}
+		} else {
+			try = 0
+		}
+		timer.Reset(next)
+	}
+}
+
+// renew is one heartbeat: it compares the runs held in memory with those the store says are ours.
+func (w *worker) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, w.e.o.lease()/3)
+	defer cancel()
+	held, seq, sent := w.snapshot(), w.claiming.Load(), w.boot()
+	b, err := w.e.store.Heartbeat(ctx, w.id)
+	if err != nil {
+		return err
+	}
+	w.note(b, sent)
+	owned := make(map[RunID]Held, len(b.Runs))
+	for _, h := range b.Runs {
+		owned[h.Run] = h
+	}
+	for id, x := range held {
+		h, ours := owned[id]
+		switch {
+		case x.ending.Load(), w.holds(id) != x:
+		case !ours || h.Epoch != x.row.Epoch:
+			x.log.Warn("run was taken over")
+			x.lose(fmt.Errorf("heartbeat: %w", ErrLeaseLost))
+		case h.Cancel:
+			x.quit(fault.ErrRunCanceled)
+		}
+	}
+	for id, h := range owned {
+		// A claim that is in flight, or was sent after the read, may be what made it ours.
+		if w.holds(id) == nil && seq%2 == 0 && w.claiming.Load() == seq && held[id] == nil {
+			if ok, err := w.e.store.ReleaseLost(ctx, w.id.ID, id, h.Epoch); err != nil {
+				return err
+			} else if ok {
+				w.e.log.Warn("released a run that this worker owned without knowing", "run", id)
+			}
+		}
+	}
+	return nil
+}
+
+// note keeps what a heartbeat says about time. A store's clock that stepped, or another server, stops the taking of
+// expired leases for one full lease: they may have expired by the step alone.
+func (w *worker) note(b *Beat, sent time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := w.boot()
+	if w.clockAt > 0 {
+		step := time.Duration(b.Now-w.clock)*time.Microsecond - (at - w.clockAt)
+		slack := time.Second + (at - sent)
+		if step > slack || step < -slack || w.server != b.Server {
+			w.calm = at + w.e.o.lease()
+			w.e.log.Warn("the store's clock stepped or its server changed: expired leases are left alone for one lease",
+				"step", step, "server", b.Server)
+		}
+	}
+	w.renewed, w.clock, w.clockAt, w.server = sent, b.Now, at, b.Server
+}
+
+func (w *worker) snapshot() map[RunID]*execution {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.live)
+}
+
+func (w *worker) holds(id RunID) *execution {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.live[id]
+}
+
+func (w *worker) dropAll() {
+	for _, x := range w.snapshot() {
+		x.log.Warn("lease could not be renewed in time, the run is dropped")
+		x.lose(fmt.Errorf("lease not renewed: %w", ErrLeaseLost))
+	}
+}
+
+// claims takes due runs while ctx lives. It is woken by starts and ends in this process, and polls otherwise.
+func (w *worker) claims(ctx, hold, life context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-w.e.wake:
+		}
+		next := w.e.o.poll()
+		more, err := w.claimOnce(ctx, hold, life)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			w.e.log.Warn("claim failed", "worker", w.id.ID, "err", err)
+		case more:
+			next = 0
+		default:
+			if due, ok, err := w.e.store.Due(ctx, w.id.ID); err == nil && ok {
+				next = max(min(next, due), time.Millisecond)
+			}
+		}
+		timer.Reset(next)
+	}
+}
+
+// claimOnce fills the free slots and reports whether there may be more.
+func (w *worker) claimOnce(ctx, hold, life context.Context) (more bool, err error) {
+	w.mu.Lock()
+	free := w.e.o.slots() - len(w.live)
+	c := Claim{Worker: w.id.ID, Has: w.has, Limit: free, Token: rand.Int64(), Build: w.id.Build, Expired: w.boot() >= w.calm, Suspect: w.suspect == ""}
+	trusted := w.boot() < w.renewed+w.trust()
+	w.mu.Unlock()
+	if free <= 0 || !trusted {
+		return false, nil
+	}
+	w.claiming.Add(1)
+	got, err := w.e.store.Claim(ctx, c)
+	for i := range got {
+		w.begin(hold, life, got[i])
+	}
+	w.claiming.Add(1)
+	if err != nil { // it may have been committed: the next heartbeat finds such runs and releases them
+		w.beatSoon()
+		return false, err
+	}
+	return len(got) == free, nil
+}
+
+// begin executes a claimed run in a goroutine of its own.
+func (w *worker) begin(hold, life context.Context, c Claimed) {
+	x := &execution{e: w.e, w: w, row: c.Row, from: c.From, lost: c.Owner, before: c.Before}
+	x.log = w.e.log.With("run", c.Row.ID, "workflow", c.Row.Workflow)
+	x.hold, x.drop = context.WithCancelCause(hold)
+	x.life, x.stop = context.WithCancelCause(x.hold)
+	x.ctx, x.quit = context.WithCancelCause(x.life)
+	unhook := context.AfterFunc(life, func() { x.stop(context.Cause(life)) })
+	if c.Row.CancelAt > 0 {
+		x.quit(fault.ErrRunCanceled)
+	}
+	w.mu.Lock()
+	w.live[c.Row.ID] = x
+	w.mu.Unlock()
+	w.wg.Go(func() {
+		defer func() {
+			unhook()
+			x.drop(fault.ErrLeaseLost)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			delete(w.live, c.Row.ID)
+			if w.suspect == c.Row.ID {
+				w.suspect = ""
+			}
+			w.e.nudge()
+		}()
+		x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
+		x.run()
+	})
+}
+
+// drain waits for the executions to let go of their runs.
+func (w *worker) drain(stop context.CancelCauseFunc) error {
+	done := make(chan struct{})
+	go func() {
+		w.wg.Wait()
+		close(done)
+	}()
+	if w.await(done, w.e.o.drain()) {
+		return nil
+	}
+	stop(fault.ErrStopping)
+	if w.await(done, max(w.e.o.drain()/4, time.Second)) {
+		return nil
+	}
+	var names []string
+	for id, x := range w.snapshot() {
+		x.mu.Lock()
+		names = append(names, fmt.Sprintf("%s in run %s, since %v", x.step, id, time.Since(x.since).Round(time.Second)))
+		x.mu.Unlock()
+	}
+	slices.Sort(names)
+	return fmt.Errorf("%w: %q", ErrAbandoned, names)
+}
+
+func (w *worker) await(done chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// sweeps does what no single run asks for: it blocks runs whose version nobody has, and removes dead workers' rows.
+func (w *worker) sweeps(ctx context.Context) {
+	if h := w.e.hooks; h != nil && h.NoSweep {
+		return
+	}
+	every := min(w.e.o.lease(), 15*time.Second)
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		if err := w.sweepOnce(ctx); err != nil && ctx.Err() == nil {
+			w.e.log.Warn("sweep failed", "worker", w.id.ID, "err", err)
+		}
+		timer.Reset(every)
+	}
+}
+
+const (
+	versionGrace = time.Minute
+	keepWorkers  = 24 * time.Hour
+)
+
+func (w *worker) sweepOnce(ctx context.Context) error {
+	stray, back, err := w.e.store.Stray(ctx, versionGrace, 100)
+	if err != nil {
+		return err
+	}
+	for _, id := range stray {
+		if err := w.e.strayVersion(ctx, id); err != nil {
+			return err
+		}
+	}
+	for _, id := range back {
+		if err := w.e.versionBack(ctx, id); err != nil {
+			return err
+		}
+	}
+	open, err := w.e.store.ListInbox(ctx, InboxQuery{Kind: AskUncertain})
+	if err != nil {
+		return err
+	}
+	for i := range open {
+		if err := w.e.noteDead(ctx, open[i].Run); err != nil {
+			return err
+		}
+	}
+	return w.e.store.Tidy(ctx, keepWorkers)
+}
