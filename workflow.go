@@ -27,6 +27,7 @@ type definition struct {
 	keyName          string
 	blockOnExhausted bool
 	checkInput       func(json []byte) error
+	reencode         func(json []byte) (in any, err error) // as the workflow's own type
 	body             func(run *Run, input []byte) (result []byte, err error)
 }
 
@@ -54,6 +55,11 @@ func Define[In, Out any](name, version string, fn func(*Run, In) (Out, error), o
 		}
 	}
 	d.checkInput = func(json []byte) error { return decode(json, new(In)) }
+	d.reencode = func(json []byte) (any, error) {
+		var in In
+		err := decode(json, &in)
+		return in, err
+	}
 	d.body = func(run *Run, input []byte) ([]byte, error) {
 		var in In
 		if err := decode(input, &in); err != nil {
@@ -152,6 +158,27 @@ func (w *Workflow[In, Out]) StartMany(ctx context.Context, c Client, ins []In, k
 		hs[i] = &Handle[Out]{c.engine(), s[i].id, s[i].isNew}
 	}
 	return hs, nil
+}
+
+// NameOf is the name and version of a definition.
+func NameOf(d Definition) VersionID { return d.definition().VersionID }
+
+// StartJSON is [Workflow.Start] for tools that have the input as JSON. It reports whether the run is new. An input
+// that does not decode into the workflow's own type is refused.
+func StartJSON(ctx context.Context, c Client, d Definition, json []byte, opts ...StartOption) (RunID, bool, error) {
+	def, o := d.definition(), startOptions{}
+	for _, opt := range opts {
+		opt.start(&o)
+	}
+	in, err := def.reencode(json)
+	if err != nil {
+		return "", false, fmt.Errorf("input of %q: %w", def.Workflow, err)
+	}
+	s, err := startAll(ctx, c, def, []any{in}, func(int) (Key, bool) { return o.key, o.hasKey }, o)
+	if err != nil {
+		return "", false, err
+	}
+	return s[0].id, s[0].isNew, nil
 }
 
 // Handle names a run that is there already. It does no I/O; a wrong id shows when it is used.

@@ -73,7 +73,7 @@ var rules = []rule{
 // Check runs all rules on one snapshot, and looks at the settings.
 func (s *Store) Check(ctx context.Context) ([]pawl.Finding, error) {
 	var found []pawl.Finding
-	err := s.View(ctx, func(ctx context.Context, tx pawl.Tx) error {
+	err := s.View(ctx, func(ctx context.Context, tx pawl.Txn) error {
 		found = nil
 		for _, r := range rules {
 			more, err := tx.(*txn).check(ctx, r)
