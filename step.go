@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"fmt"
 	"reflect"
+	"sync"
 
 	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/payload"
 )
 
 // stepCall is one call of a step verb without its types.
@@ -195,4 +197,29 @@ func Report(ctx context.Context, u Usage) {
 	if s, ok := ctx.Value(stepKey{}).(*StepInfo); ok && s.report != nil {
 		s.report.add(u)
 	}
+}
+
+// report collects what an attempt used.
+type report struct {
+	mu sync.Mutex // guards u
+	u  Usage
+}
+
+func (r *report) add(u Usage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for dst, src := range map[*string]string{&r.u.Provider: u.Provider, &r.u.Model: u.Model, &r.u.RequestID: u.RequestID} {
+		if src != "" {
+			*dst = payload.Clean(src, 200)
+		}
+	}
+	r.u.TokensIn += u.TokensIn
+	r.u.TokensOut += u.TokensOut
+	r.u.CostMicros += u.CostMicros
+}
+
+func (r *report) usage() Usage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.u
 }

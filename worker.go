@@ -185,7 +185,7 @@ func (w *worker) beats(ctx context.Context) {
 func (w *worker) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, w.e.o.lease()/3)
 	defer cancel()
-	held, seq, sent := w.snapshot(), w.claiming.Load(), w.boot()
+	held, sent := w.snapshot(), w.boot()
 	b, err := w.e.store.Heartbeat(ctx, w.id)
 	if err != nil {
 		return err
@@ -206,14 +206,19 @@ func (w *worker) renew(ctx context.Context) error {
 			x.quit(fault.ErrRunCanceled)
 		}
 	}
+	if w.claiming.Load()%2 == 1 {
+		return nil // the claim that is in flight may be what made a run ours
+	}
 	for id, h := range owned {
-		// A claim that is in flight, or was sent after the read, may be what made it ours.
-		if w.holds(id) == nil && seq%2 == 0 && w.claiming.Load() == seq && held[id] == nil {
-			if ok, err := w.e.store.ReleaseLost(ctx, w.id.ID, id, h.Epoch); err != nil {
-				return err
-			} else if ok {
-				w.e.log.Warn("released a run that this worker owned without knowing", "run", id)
-			}
+		if w.holds(id) != nil || held[id] != nil {
+			continue
+		}
+		// Every claim sent before the read has been answered. One sent since gives a later epoch.
+		if ok, err := w.e.store.ReleaseLost(ctx, w.id.ID, id, h.Epoch); err != nil {
+			return err
+		} else if ok {
+			w.e.log.Warn("released a run that this worker owned without knowing", "run", id)
+			w.e.nudge()
 		}
 	}
 	return nil

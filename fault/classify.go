@@ -71,7 +71,7 @@ type walk struct {
 // visit returns what err says, and whether anybody recognised it.
 func (w *walk) visit(err error) (Fault, bool) {
 	for err != nil {
-		if false {
+		if w.left--; w.left < 0 {
 			break
 		}
 		if f, known, done := w.node(err); done {

@@ -3,10 +3,12 @@ package fault_test
 import (
 	"database/sql"
 	"fmt"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	_ "modernc.org/sqlite"
 
 	"github.com/pawlrun/pawl/fault"
@@ -74,6 +76,22 @@ func TestFromPgxConnect(t *testing.T) {
 	f := fault.FromContext(ended(t), nil, err)
 	if f.Class != fault.Canceled {
 		t.Errorf("our own cancellation of a connect is canceled: got %v", f)
+	}
+}
+
+// brokenPipe takes n bytes and then fails.
+type brokenPipe struct{ n int }
+
+func (p brokenPipe) Write([]byte) (int, error) { return p.n, syscall.EPIPE }
+
+func TestFromPgxSafeToRetry(t *testing.T) {
+	for n, w := range map[int]want{
+		0: {fault.Transient, fault.ReasonConnectionLost, notSent},
+		1: {fault.OutcomeUnknown, fault.ReasonConnectionLost, maybe},
+	} {
+		frontend := pgproto3.NewFrontend(nil, brokenPipe{n})
+		frontend.SendQuery(&pgproto3.Query{String: "INSERT"})
+		check(t, fmt.Sprintf("pgx wrote %d bytes of a query", n), fault.From(frontend.Flush()), w)
 	}
 }
 

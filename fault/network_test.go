@@ -37,6 +37,7 @@ func TestFromNetworkByWhatTheErrorProves(t *testing.T) {
 		{"dial reset", op("dial", sys(syscall.ECONNRESET)), unreachable},
 		{"dial timeout", op("dial", os.ErrDeadlineExceeded), unreachable},
 		{"dial cut by some context", op("dial", context.Canceled), unreachable},
+		{"dial cut by the engine's cause", op("dial", fault.ErrLeaseLost), unreachable},
 		{"dial, out of descriptors", op("dial", sys(syscall.EMFILE)), unreachable},
 		{"dial for a reason nobody knows", op("dial", errors.New("x")), unreachable},
 		{"proxy down", op("proxyconnect", op("dial", sys(syscall.ECONNREFUSED))), want{fault.Transient, fault.ReasonProxyUnreachable, notSent}},

@@ -38,7 +38,7 @@ func rules() []deptest.Rule {
 		{
 			Packages: "postgres",
 			Module:   []string{".", "fault", "internal/...", "!internal/pgtest", "!internal/deptest"},
-			Others:   []string{"github.com/jackc/pgx/v5/..."},
+			Others:   []string{"github.com/jackc/pgx/v5/...", "golang.org/x/sys/..."},
 		},
 		{
 			Packages: "sqlite",
@@ -74,7 +74,7 @@ func testModules() []string {
 func TestImportArrows(t *testing.T) {
 	t.Parallel()
 	tests := append(testModules(), "github.com/jackc/pgx/v5/...", "modernc.org/sqlite/...", "github.com/emersion/go-smtp",
-		"github.com/wneessen/go-mail")
+		"github.com/wneessen/go-mail", "github.com/google/uuid")
 	for _, line := range deptest.Arrows(module, rules(), tests, list(t)) {
 		t.Error(line)
 	}

@@ -33,8 +33,6 @@ type Hooks struct {
 	Boot func() time.Duration
 	// NoSweep stops the worker's periodic maintenance, for tests that count commits.
 	NoSweep bool
-	// Broken names rules of the protocol to leave out, so that a test can show what each prevents.
-	Broken map[string]bool
 }
 
 // Store is what a test may ask of a store when it opens it. The zero value is a production store.

@@ -1,0 +1,106 @@
+package demo
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/pawlrun/pawl"
+)
+
+// row is what came of one scenario.
+type row struct {
+	Mode      mode   `json:"mode"`
+	Crash     crash  `json:"crash"`
+	Fetches   int    `json:"fetches"`
+	PaidCalls int    `json:"paid_calls"`
+	Rows      int    `json:"rows"`
+	Emails    int    `json:"emails"`
+	State     string `json:"state"`
+	Inbox     int    `json:"inbox"` // entries that a person was asked
+
+	run pawl.RunID
+}
+
+// words says in the table where the worker was killed.
+func (c crash) words() string {
+	switch c {
+	case never:
+		return "never"
+	case beforeNotify:
+		return "before the e-mail step"
+	case intentWritten:
+		return "about to send it"
+	case effectDone:
+		return "sent, not written down"
+	case journalled:
+		return "sent and written down"
+	case lastWrite:
+		return "at the last bookkeeping write"
+	}
+	return string(c)
+}
+
+const legend = `
+Each worker but the first two was killed (kill -9) where the first column says, and another one went on.
+The plain runner retries from the top: it pays for the model again and writes a second row, and once the
+e-mail had left it sends a second one. Its jobs read "succeeded" all the same.
+Pawl resumes at the first step that is not finished. It pays once, writes one row, and never sends two. Where
+nobody can know whether the e-mail left, it does not guess: a person is asked (inbox). Here the demo was the
+person, looked into the mail server, and answered.
+`
+
+// print writes the rows as a table with its legend, or as JSON lines.
+func print(out io.Writer, format string, rows []row) error {
+	if format == "json" {
+		enc := json.NewEncoder(out)
+		for i := range rows {
+			if err := enc.Encode(&rows[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(tw, "WORKER KILLED\tRUNNER\tFETCHES\tPAID CALLS\tROWS\tE-MAILS\tSTATE\tINBOX") // Flush has the error
+	for _, r := range rows {
+		_, _ = fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%d\t%d\t%s\t%d\n", r.Crash.words(), r.Mode, r.Fetches, r.PaidCalls, r.Rows, r.Emails, r.State, r.Inbox)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(out, legend)
+	return err
+}
+
+// printHints says how to look at the runs.
+func printHints(out io.Writer, db string, rows []row) error {
+	id := pawl.RunID("ID")
+	for _, r := range rows {
+		if r.run != "" && r.Inbox > 0 {
+			id = r.run
+		}
+	}
+	_, err := fmt.Fprintf(out, `
+To look at the runs:
+  pawl runs list --db %[1]s
+  pawl runs show %[2]s --db %[1]s
+  pawl inbox --db %[1]s
+`, db, id)
+	return err
+}
+
+// check reports each row of Pawl's that is not what it must be. No crash point lies inside the paid step, so nothing is
+// paid twice.
+func check(rows []row) error {
+	var errs []error
+	for _, r := range rows {
+		if r.Mode == durable && (r.Emails != 1 || r.PaidCalls != 1 || r.Rows != 1 || r.State != string(pawl.Succeeded)) {
+			errs = append(errs, fmt.Errorf("pawl, crash %s: %d e-mails, %d paid calls, %d rows, state %s: want 1, 1, 1, %s",
+				r.Crash, r.Emails, r.PaidCalls, r.Rows, r.State, pawl.Succeeded))
+		}
+	}
+	return errors.Join(errs...)
+}

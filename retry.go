@@ -1,0 +1,175 @@
+package pawl
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/payload"
+)
+
+// parkAfter is the longest wait that keeps a worker's slot.
+const parkAfter = 5 * time.Second
+
+// wait holds the step back for d: in this goroutine if it is short, else by giving the slot free.
+func (s *stepRun) wait(d time.Duration) error {
+	x := s.x
+	if d > parkAfter {
+		return x.waitFor(s.row)
+	}
+	cause := pause(s.base, d)
+	switch {
+	case cause == nil && !x.w.stopping.Load():
+		return nil
+	case cause == nil, x.life.Err() != nil:
+		x.released = x.hold.Err() == nil
+		return x.suspend()
+	}
+	return &Error{Run: x.row.ID, Step: s.path, Fault: fault.Fault{Class: fault.Canceled, Reason: fault.ReasonRunCanceled,
+		Outcome: fault.OutcomeNotSent, Message: "the run was cancelled between two attempts"}}
+}
+
+// fail records a failed attempt and says whether to try again now. The error is what the body gets.
+func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
+	x := s.x
+	f.Err = nil
+	if x.hold.Err() != nil {
+		row.State, row.Fault = StepFailed, f
+		if s.c.intent() {
+			x.w.evidence(x, row)
+		}
+		return false, x.suspend()
+	}
+	d := s.decide(row, f)
+	if d.Fault.Reason == fault.ReasonNotStorable {
+		d.Action = fault.ActionFail // it happened; only the result is lost
+	}
+	f = &d.Fault
+	f.Err = nil
+	row.Fault = f
+	lost := &AttemptRow{Run: row.Run, Step: row.Name, Attempt: row.Attempt, Worker: row.Worker, Begun: row.Begun,
+		Fault: *f, Wait: micro(d.Wait), Usage: row.Usage}
+	if f.Class == fault.OutcomeUnknown {
+		row.Unknown++
+	}
+	if row.Kind == fault.KindKeyed && s.held > f.Outcome { // a later refusal does not undo an earlier send
+		worst := *f
+		worst.Outcome = s.held
+		row.Fault = &worst
+	}
+	s.held = max(s.held, f.Outcome)
+	x.log.Info("attempt failed", "step", row.Name, "attempt", row.Attempt, "class", f.Class, "reason", f.Reason,
+		"outcome", f.Outcome, "then", d.Action, "why", d.Why, "wait", d.Wait)
+	switch d.Action {
+	case fault.ActionRetry, fault.ActionPark:
+		return s.retry(row, lost, d)
+	case fault.ActionUncertain:
+		s.markUncertain(row, lost)
+		return false, x.waitFor(s.row)
+	case fault.ActionRequeue:
+		return false, s.requeue(row, lost)
+	}
+	if x.def.blockOnExhausted && !f.Class.Terminal() && f.Class != fault.QuotaExhausted && f.Reason != fault.ReasonNotStorable {
+		op := s.retryOp(row, lost, 0)
+		row.Round, row.Unknown, row.FirstTry = row.Attempt, 0, 0
+		x.buffer(op)
+		return false, x.ask(AskLimit, s.path, fmt.Sprintf("%s after %d attempts: %s", d.Why, row.Attempt, f.Error()))
+	}
+	op := s.move(row, StepFailed)
+	op.lost, op.effects = lost, s.c.intent()
+	x.buffer(op)
+	return false, row.stored()
+}
+
+func (s *stepRun) decide(row *StepRow, f *fault.Fault) fault.Decision {
+	b := fault.Budget{Policy: s.c.o.policy, Attempt: row.Attempt - row.Round, UnknownAttempts: row.Unknown, Paid: s.c.o.paid,
+		KeyExpired: s.expired(), Jitter: rand.Float64()}
+	if f.Class == fault.OutcomeUnknown {
+		b.UnknownAttempts++
+	}
+	if row.FirstTry > 0 {
+		b.Elapsed = time.Duration(s.x.w.now()-row.FirstTry-row.Told) * time.Microsecond
+	} else {
+		b.Elapsed = row.Usage.Latency
+	}
+	d := fault.Decide(f, s.c.kind, b)
+	if d.Action == fault.ActionFail && s.c.db != nil && f.Reason == fault.ReasonCommitUnknown {
+		d.Action = fault.ActionUncertain // nobody could settle it
+		d.Fault.Outcome = fault.OutcomeMaybeExecuted
+	}
+	return d
+}
+
+func (s *stepRun) retryOp(row *StepRow, lost *AttemptRow, wait time.Duration) stepOp {
+	op := s.move(row, StepRetrying)
+	fill := op.fill
+	op.fill = func(row *StepRow, now int64) {
+		fill(row, now)
+		row.NextAt = now + micro(wait)
+	}
+	op.lost = lost
+	return op
+}
+
+func (s *stepRun) retry(row *StepRow, lost *AttemptRow, d fault.Decision) (again bool, err error) {
+	if d.Told {
+		row.Told += micro(d.Wait)
+	}
+	s.x.buffer(s.retryOp(row, lost, d.Wait))
+	if err := s.wait(d.Wait); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// requeue records that our own side ended the attempt. Nothing is counted.
+func (s *stepRun) requeue(row *StepRow, lost *AttemptRow) error {
+	x := s.x
+	if x.life.Err() == nil && s.base.Err() != nil { // cancelled
+		op := s.move(row, StepFailed)
+		op.lost = lost
+		x.buffer(op)
+		return row.stored()
+	}
+	x.released = true
+	if s.row != nil || s.c.intent() {
+		row.Round++
+		x.buffer(s.retryOp(row, lost, 0))
+	}
+	return x.suspend()
+}
+
+// markUncertain buffers the move to uncertain, with its inbox entry. lost is nil where the attempt's own process has
+// not reported its end.
+func (s *stepRun) markUncertain(row *StepRow, lost *AttemptRow) {
+	reported, stored := lost != nil, s.row
+	if !reported {
+		lost = lostAttempt(row)
+		copied := *row
+		row = &copied
+	}
+	row.State, row.Epoch = StepUncertain, s.x.row.Epoch
+	if s.c.o.probe != nil && row.ProbeAfter == 0 {
+		row.ProbeAfter = max(1, micro(s.c.o.probeAfter))
+	}
+	op := stepOp{row: row, attempt: stored.Attempt, lost: lost, entry: uncertainEntry(row, s.detail(row, reported))}
+	op.fill = func(row *StepRow, now int64) {
+		if reported {
+			row.Ended = now
+		}
+		row.NextProbe = 0
+		if row.ProbeAfter > 0 {
+			row.NextProbe = max(now, row.Begun+row.ProbeAfter)
+		}
+	}
+	s.row, s.x.j.rows[s.path] = row, row
+	s.x.buffer(op)
+}
+
+func (s *stepRun) detail(row *StepRow, reported bool) string {
+	if !reported || row.Fault == nil {
+		return ""
+	}
+	return payload.Clean(fmt.Sprintf("attempt %d of %s %q ended with %s", row.Attempt, row.Kind, row.Name, row.Fault.Error()), 1000)
+}
