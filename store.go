@@ -372,7 +372,8 @@ type Claim struct {
 	Limit   int
 	Token   int64
 	Build   string // recorded as the run's build if none is
-	Expired bool   // take runs of expired owners
+	Expired bool   // take runs of expired owners …
+	Clock   int64  // … if the store's clock is within a second of this, which the worker expects it to be; 0 whatever it is
 	Suspect bool   // take runs that have lost two workers
 }
 

@@ -294,7 +294,8 @@ func (w *worker) claims(ctx, hold, life context.Context) {
 func (w *worker) claimOnce(ctx, hold, life context.Context) (more bool, err error) {
 	w.mu.Lock()
 	free := w.e.o.slots() - len(w.live)
-	c := Claim{Worker: w.id.ID, Has: w.has, Limit: free, Token: rand.Int64(), Build: w.id.Build, Expired: w.boot() >= w.calm, Suspect: w.suspect == ""}
+	c := Claim{Worker: w.id.ID, Has: w.has, Limit: free, Token: rand.Int64(), Build: w.id.Build, Expired: w.boot() >= w.calm,
+		Clock: w.clock + micro(w.boot()-w.clockAt), Suspect: w.suspect == ""}
 	trusted := w.boot() < w.renewed+w.trust()
 	w.mu.Unlock()
 	if free <= 0 || !trusted {

@@ -10,10 +10,12 @@ import (
 )
 
 // The claim is one statement: every arm takes the due runs of one workflow version from pawl_runs_claim, the last one
-// those of expired owners from pawl_runs_owner, and the update takes the oldest of all. Three things are on purpose:
+// those of expired owners from pawl_runs_owner, and the update takes the oldest of all. Four things are on purpose:
 //
 //   - The ids come through {anyof}, which stays a look-up by primary key; a join can flip to a scan of all runs.
 //   - The owners whose lease is over are found first, so that a claim with nobody expired is one probe of the workers.
+//   - Owners are believed to be lost only while the store's clock is where the worker expects it: a clock that has just
+//     stepped expires every lease at once, before any heartbeat can have noticed.
 //   - taken_state, taken_owner and taken_claimed get the old values, because RETURNING has only the new ones.
 const (
 	claimHead = `WITH take AS MATERIALIZED (SELECT id FROM (`
@@ -21,7 +23,8 @@ const (
 	WHERE workflow = %s AND version = %s AND due <= {now}%s ORDER BY due, id LIMIT $3{skip}) AS a%d`
 	claimLost = `SELECT id, due FROM (SELECT id, claimed AS due FROM pawl_runs
 	WHERE owner {anyof}SELECT w.id FROM pawl_workers w WHERE w.id <> $1 AND ` + expired + `{end}
-		AND state = 'running' AND (%s)%s ORDER BY claimed, id LIMIT $3{skip}) AS lost`
+		AND state = 'running' AND (%[1]s)%[2]s
+		AND (CAST(%[3]s AS BIGINT) = 0 OR {now} BETWEEN CAST(%[3]s AS BIGINT) - 1000000 AND CAST(%[3]s AS BIGINT) + 1000000) ORDER BY claimed, id LIMIT $3{skip}) AS lost`
 	claimTail = `) AS due ORDER BY due, id LIMIT $3)
 UPDATE pawl_runs SET taken_state = state, taken_owner = owner, taken_claimed = claimed, state = 'running',
 	epoch = epoch + 1, token = $2, owner = $1,
@@ -51,7 +54,7 @@ func claimText(pairs int, lost, suspect bool) string {
 	}
 	if lost {
 		b.WriteString("\nUNION ALL ")
-		fmt.Fprintf(&b, claimLost, strings.Join(any, " OR "), guard)
+		fmt.Fprintf(&b, claimLost, strings.Join(any, " OR "), guard, "$"+strconv.Itoa(5+2*pairs))
 	}
 	b.WriteString(claimTail)
 	return b.String()
@@ -65,6 +68,9 @@ func (s *Store) Claim(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error)
 	args := []any{string(c.Worker), c.Token, int64(c.Limit), str(c.Build)}
 	for _, v := range c.Has {
 		args = append(args, v.Workflow, v.Version)
+	}
+	if c.Expired {
+		args = append(args, c.Clock)
 	}
 	query := claimText(len(c.Has), c.Expired, c.Suspect)
 	var taken []pawl.Claimed
