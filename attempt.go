@@ -284,6 +284,9 @@ func (s *stepRun) attempts() ([]byte, error) {
 			}
 		}
 		if (s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed || s.c.o.paid) && !x.w.trusted() {
+			row.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonLeaseLost, Outcome: fault.OutcomeNotSent,
+				Message: "the lease was not certain any more when the attempt was to begin"}
+			x.w.evidence(x, row)
 			x.lose(ErrLeaseLost)
 			return nil, x.suspend()
 		}

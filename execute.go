@@ -64,6 +64,11 @@ type execution struct {
 
 func (x *execution) quiet() bool { return x.quietN.Load() }
 
+// cancelled: a person asked for it, which this execution has been told.
+func (x *execution) cancelled() bool {
+	return errors.Is(context.Cause(x.ctx), fault.ErrRunCanceled)
+}
+
 // lose drops the run: nothing of it is written from here on.
 func (x *execution) lose(cause error) {
 	x.mu.Lock()
@@ -149,7 +154,7 @@ func (x *execution) conclude(result []byte, err error) {
 	case x.suspended && len(x.waits) == 0: // a write that failed; its cause is kept
 		x.end(&runEnd{release: true, delay: 2 * time.Second})
 	case x.suspended:
-		x.end(&runEnd{suspend: x.waits, cancels: x.ctx.Err() != nil})
+		x.end(&runEnd{suspend: x.waits, cancels: x.cancelled()})
 	default:
 		x.finish(result, err)
 	}
@@ -167,7 +172,7 @@ func (x *execution) finish(result []byte, err error) {
 	case errors.Is(err, errInput):
 		x.end(&runEnd{block: x.entry(AskDecode, "", err.Error())})
 		return
-	case x.ctx.Err() != nil && !errors.Is(err, fault.ReasonPanic):
+	case x.cancelled() && !errors.Is(err, fault.ReasonPanic):
 		end = &runEnd{finish: Cancelled}
 	default:
 		end = &runEnd{finish: Failed, fault: bodyFault(err)}

@@ -19,6 +19,9 @@ func (e *Engine) Resolve(ctx context.Context, a Answer) error {
 	if err := checkName("By", a.By); err != nil {
 		return err
 	}
+	if err := e.sealResult(&a); err != nil {
+		return fmt.Errorf("resolve %s: %w", a.Entry, err)
+	}
 	var run RunID
 	err := e.update(ctx, func(ctx context.Context, tx Txn) error {
 		en, err := tx.Entry(ctx, a.Entry)
@@ -95,6 +98,21 @@ func (e *Engine) noteDead(ctx context.Context, id RunID) error {
 	})
 }
 
+// sealResult makes the stored form of the result that comes with "happened".
+func (e *Engine) sealResult(a *Answer) (err error) {
+	if a.Choice != AnswerHappened {
+		return nil
+	}
+	if len(a.Result) == 0 {
+		a.Result = []byte("null")
+	}
+	if _, err := payload.Canonical(a.Result); err != nil {
+		return fmt.Errorf("the result is not JSON: %w", err)
+	}
+	a.Result, err = e.seal(a.Result)
+	return err
+}
+
 // answer applies a valid answer under the run's lock.
 func (e *Engine) answer(ctx context.Context, tx Txn, run *RunRow, en *EntryRow, a *Answer) error {
 	now, err := tx.Now(ctx)
@@ -160,15 +178,6 @@ func (e *Engine) answerUncertain(ctx context.Context, tx Txn, run *RunRow, en *E
 	row.NextProbe = 0
 	switch a.Choice {
 	case AnswerHappened:
-		if a.Result == nil {
-			a.Result = []byte("null")
-		}
-		if _, err := payload.Canonical(a.Result); err != nil {
-			return fmt.Errorf("result of step %q is not JSON: %w", en.Step, err)
-		}
-		if a.Result, err = e.seal(a.Result); err != nil {
-			return err
-		}
 		row.State, row.Value, row.ValueSize = StepSucceeded, a.Result, len(a.Result)
 	case AnswerDidNotHappen:
 		if err := lookedLater(ctx, tx, row, a.Looked); err != nil {
@@ -269,16 +278,19 @@ func (e *Engine) resumeEntry(ctx context.Context, tx Txn, run *RunRow, en *Entry
 		run.Lost = 0
 	case AskDiverged:
 		run.Intended, run.Fault = "", nil
-	case AskInputChanged:
+	case AskLimit, AskInputChanged:
 		row, err := tx.Step(ctx, run.ID, en.Step)
-		if err != nil {
+		if err != nil || row == nil {
 			return err
 		}
-		if row == nil {
-			return fmt.Errorf("step %q: %w", en.Step, errors.Join(ErrNotFound))
+		if en.Kind == AskInputChanged {
+			row.UseStored = true
+			return tx.MarkStep(ctx, row)
 		}
-		row.UseStored = true
-		return tx.MarkStep(ctx, row)
+		row.Round, row.Unknown, row.FirstTry, row.Told, row.NextAt = row.Attempt, 0, 0, 0, 0
+		if ok, err := tx.MoveStep(ctx, row, row.Attempt); err != nil || !ok {
+			return fmt.Errorf("step %q is not waiting for another round: %w", en.Step, errors.Join(err, ErrConflict))
+		}
 	}
 	return nil
 }

@@ -72,7 +72,6 @@ func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
 	}
 	if x.def.blockOnExhausted && !f.Class.Terminal() && f.Class != fault.QuotaExhausted && f.Reason != fault.ReasonNotStorable {
 		op := s.retryOp(row, lost, 0)
-		row.Round, row.Unknown, row.FirstTry = row.Attempt, 0, 0
 		x.buffer(op)
 		return false, x.ask(AskLimit, s.path, fmt.Sprintf("%s after %d attempts: %s", d.Why, row.Attempt, f.Error()))
 	}

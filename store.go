@@ -101,7 +101,8 @@ type StepRows interface {
 	// MoveStep writes row over the stored row only if that one is in a state from which the table allows row.State
 	// and its attempt is attempt; it reports whether it was.
 	MoveStep(ctx context.Context, row *StepRow, attempt int) (bool, error)
-	// InheritStep copies a row of another run into run, without usage and cost, in the given state.
+	// InheritStep copies a row of another run into run, in the given state, without usage and cost and with a budget of
+	// attempts that begins anew.
 	InheritStep(ctx context.Context, from, run RunID, name string, state StepState) error
 	// MarkStep sets the columns that say how people and later builds relate to the row (OtherHash, UseStored,
 	// NextProbe, Probes) and nothing else.

@@ -59,7 +59,10 @@ func hasBuild(builds, build string) bool {
 // takeOver is one write under the fence: it marks effects that may have happened, charges the loss of a worker, and
 // notes the build.
 func (x *execution) takeOver() error {
-	return x.e.update(x.hold, func(ctx context.Context, tx Txn) error {
+	var marked []*StepRow
+	var after RunRow
+	var entries []EntryRow
+	err := x.e.update(x.hold, func(ctx context.Context, tx Txn) error {
 		run, err := x.e.fence(ctx, tx, x.write(nil, nil))
 		if err != nil {
 			return err
@@ -68,7 +71,7 @@ func (x *execution) takeOver() error {
 		if err != nil {
 			return err
 		}
-		if err := x.markLeft(ctx, tx, now); err != nil {
+		if marked, err = x.markLeft(ctx, tx, now); err != nil {
 			return err
 		}
 		if x.from == Running {
@@ -84,54 +87,60 @@ func (x *execution) takeOver() error {
 		if build := x.w.id.Build; !hasBuild(run.Builds, build) {
 			run.Builds = strings.TrimPrefix(run.Builds+","+build, ",")
 		}
-		if x.j.entries, err = tx.Entries(ctx, run.ID, false); err != nil {
+		if entries, err = tx.Entries(ctx, run.ID, false); err != nil {
 			return err
 		}
 		if err := x.suspicion(ctx, tx, run); err != nil {
 			return err
 		}
-		input := x.row.Input
-		if err := tx.SaveRun(ctx, run); err != nil {
-			return err
-		}
-		x.row = *run
-		x.row.Input = input
-		return nil
+		after = *run
+		return tx.SaveRun(ctx, run)
 	})
+	if err != nil {
+		return err
+	}
+	x.j.entries = entries
+	for _, row := range marked {
+		x.j.rows[row.Name] = row
+	}
+	x.row.Lost, x.row.Builds = after.Lost, after.Builds
+	return nil
 }
 
 // markLeft deals with intents of earlier claims. A Once attempt may have happened: what its worker reported meanwhile
 // settles it, else it is uncertain. The other kinds are dealt with when the body comes by.
-func (x *execution) markLeft(ctx context.Context, tx Txn, now int64) error {
+func (x *execution) markLeft(ctx context.Context, tx Txn, now int64) (marked []*StepRow, err error) {
 	var reports []EvidenceRow
-	for _, row := range x.j.rows {
-		if row.State != StepInFlight || row.Kind != fault.KindOnce {
+	for _, left := range x.j.rows {
+		if left.State != StepInFlight || left.Kind != fault.KindOnce {
 			continue
 		}
 		if reports == nil {
-			var err error
 			if reports, err = tx.Evidence(ctx, x.row.ID); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		full, err := tx.Step(ctx, x.row.ID, row.Name)
-		if err != nil || full == nil {
-			return fmt.Errorf("step %q: %w", row.Name, err)
+		row, err := tx.Step(ctx, x.row.ID, left.Name)
+		if err == nil && row == nil {
+			err = ErrNotFound
 		}
-		*row = *full
+		if err != nil {
+			return nil, fmt.Errorf("step %q: %w", left.Name, err)
+		}
 		w, err := tx.Worker(ctx, row.Worker)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if w != nil && host.Dead(w.identity()) {
 			row.Ended = now // known dead: the attempt is over, whatever the clock says
 		}
 		row.Epoch = x.row.Epoch
 		if err := x.markOne(ctx, tx, row, reports, now); err != nil {
-			return err
+			return nil, err
 		}
+		marked = append(marked, row)
 	}
-	return nil
+	return marked, nil
 }
 
 func (x *execution) markOne(ctx context.Context, tx Txn, row *StepRow, reports []EvidenceRow, now int64) error {

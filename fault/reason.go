@@ -124,7 +124,7 @@ const (
 	ReasonTooManyRecipients Reason = "too_many_recipients"
 )
 
-// Reasons of class access_denied. The first two are outcome rejected.
+// Reasons of class access_denied, outcome rejected.
 const (
 	// ReasonAuthentication: who we are was not accepted. Check the credentials.
 	ReasonAuthentication Reason = "authentication"

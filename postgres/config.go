@@ -39,7 +39,9 @@ func parse(url string) (*pgx.ConnConfig, error) {
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	d := &net.Dialer{KeepAlive: deadPeer, Control: control}
-	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) { return d.DialContext(ctx, network, addr) }
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return d.DialContext(ctx, network, addr)
+	}
 	return cfg, nil
 }
 

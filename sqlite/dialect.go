@@ -86,6 +86,7 @@ func dialect(h hooks.Store, name string) sqlstore.Dialect {
 			Bytes:    "BLOB",
 			AnyOf:    "IN (",
 			End:      ")",
+			ByID:     " INDEXED BY sqlite_autoindex_pawl_runs_1",
 			Stamp:    "strftime('%Y-%m-%dT%H:%M:%fZ', ",
 			Stamped:  " / 1000000.0, 'unixepoch')",
 			Table:    "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = $1",

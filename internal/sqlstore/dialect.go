@@ -48,6 +48,7 @@ type Fragments struct {
 	C        string // {c}: collation by bytes
 	AnyOf    string // {anyof}…{end}: an IN over a sub-select that is a look-up for each of its rows
 	End      string
+	ByID     string // {byid}: after pawl_runs, insists on the primary key
 	Stamp    string // {stamp}…{stamped}: microseconds as a timestamp for people
 	Stamped  string
 	Table    string // {table}: a query that gives the number of tables called $1
@@ -75,7 +76,7 @@ type texts struct {
 func newTexts(f Fragments) *texts {
 	return &texts{r: strings.NewReplacer(
 		"{now}", f.Now, "{leasenow}", f.LeaseNow, "{clock}", f.Clock, "{server}", f.Server, "{lock}", f.Lock, "{skip}", f.Skip,
-		"{id}", f.ID, "{bytes}", f.Bytes, "{c}", f.C, "{anyof}", f.AnyOf, "{end}", f.End,
+		"{id}", f.ID, "{bytes}", f.Bytes, "{c}", f.C, "{anyof}", f.AnyOf, "{end}", f.End, "{byid}", f.ByID,
 		"{stamp}", f.Stamp, "{stamped}", f.Stamped, "{table}", f.Table,
 	)}
 }

@@ -102,8 +102,9 @@ func (s *Store) Unregister(ctx context.Context, id pawl.WorkerID) error {
 	return nil
 }
 
+// A plain owner = $2 would make the planner prefer pawl_runs_owner, which it implies.
 const releaseLost = `UPDATE pawl_runs SET state = 'queued', due = {now}, epoch = epoch + 1, token = NULL, owner = NULL
-WHERE id = $1 AND owner = $2 AND epoch = $3 AND state = 'running'`
+WHERE id = $1 AND (owner = $2) IS TRUE AND epoch = $3 AND state = 'running'`
 
 // ReleaseLost uses the primary key.
 func (s *Store) ReleaseLost(ctx context.Context, id pawl.WorkerID, run pawl.RunID, epoch int64) (bool, error) {
@@ -147,8 +148,9 @@ ORDER BY workflow, version LIMIT 1`
 // A run that has been due for less than grace may have been started just before its first worker.
 const selectStray = `SELECT id FROM pawl_runs WHERE workflow = $1 AND version = $2 AND due <= {now} - $3 ORDER BY due, id LIMIT $4`
 
-const selectBack = `SELECT r.id FROM pawl_inbox e JOIN pawl_runs r ON r.id = e.run
-WHERE e.closed IS NULL AND e.kind = 'version' AND r.state = 'blocked' AND EXISTS (SELECT 1 FROM pawl_worker_versions v
+// CROSS, because SQLite keeps the order of such a join: from the few open entries to their runs.
+const selectBack = `SELECT r.id FROM pawl_inbox e CROSS JOIN pawl_runs r WHERE r.id = e.run
+	AND e.closed IS NULL AND e.kind = 'version' AND r.state = 'blocked' AND EXISTS (SELECT 1 FROM pawl_worker_versions v
 	JOIN pawl_workers w ON w.id = v.worker
 	WHERE v.workflow = r.workflow AND v.version = r.version AND NOT ` + expired + `)
 ORDER BY e.id LIMIT $1`

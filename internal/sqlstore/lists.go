@@ -43,10 +43,10 @@ const (
 	byRun      = ` ORDER BY id DESC`
 
 	// Every run of a key is of the lineage that the key row names: the first by its id, the others by pawl_runs_lineage.
-	runsOfKey = `id IN (SELECT lineage FROM pawl_keys WHERE product_key = %[1]s
-	UNION ALL SELECT r.id FROM pawl_keys k JOIN pawl_runs r ON r.lineage = k.lineage AND r.lineage <> r.id WHERE k.product_key = %[1]s)`
-	runsOfLineage = `id IN (SELECT id FROM pawl_runs WHERE id = %[1]s
-	UNION ALL SELECT id FROM pawl_runs WHERE lineage = %[1]s AND lineage <> id)`
+	runsOfKey = `id {anyof}SELECT lineage FROM pawl_keys WHERE product_key = %[1]s
+	UNION ALL SELECT id FROM pawl_runs WHERE lineage {anyof}SELECT lineage FROM pawl_keys WHERE product_key = %[1]s{end} AND lineage <> id{end}`
+	runsOfLineage = `id {anyof}SELECT id FROM pawl_runs WHERE id = %[1]s
+	UNION ALL SELECT id FROM pawl_runs WHERE lineage = %[1]s AND lineage <> id{end}`
 )
 
 // ListRuns walks the primary key backwards; ids are of version 7, so that is newest first. Live states only are read from

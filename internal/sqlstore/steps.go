@@ -161,14 +161,14 @@ func (t *txn) MoveStep(ctx context.Context, s *pawl.StepRow, attempt int) (bool,
 
 // Column for column as stored, but for the state and for usage and cost, which belong to the run that paid them.
 const inheritStep = `INSERT INTO pawl_steps (run, name, kind, state, attempt, epoch, op_key, paid, foreign_tx, worker, begun,
-	ended, deadline, settle, first_intent, key_ttl, next_at, first_try, unknown, round, told, probe_after, next_probe, probes,
+	ended, deadline, settle, first_intent, key_ttl, round, probe_after, next_probe, probes,
 	use_stored, inherited, taken_from, fault, input_hash, other_hash, value, input)
 SELECT CAST($2 AS {id}), name, kind, CAST($4 AS TEXT), attempt, epoch, op_key, paid, foreign_tx, worker, begun,
-	ended, deadline, settle, first_intent, key_ttl, next_at, first_try, unknown, round, told, probe_after, next_probe, probes,
+	ended, deadline, settle, first_intent, key_ttl, attempt, probe_after, next_probe, probes,
 	use_stored, coalesce(inherited, run), taken_from, fault, input_hash, other_hash, value, input
 FROM pawl_steps WHERE run = $1 AND name = $3`
 
-// InheritStep uses the primary key.
+// InheritStep uses the primary key. The attempts so far are a round of their own: the heir has the step's full budget.
 func (t *txn) InheritStep(ctx context.Context, from, run pawl.RunID, name string, state pawl.StepState) error {
 	n, err := t.exec(ctx, inheritStep, string(from), string(run), name, string(state))
 	switch {

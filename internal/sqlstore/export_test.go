@@ -1,0 +1,72 @@
+package sqlstore
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/pawlrun/pawl"
+)
+
+// Hot is a statement that workers or people send all the time, and the index that it has to use: the last part of its
+// name on PostgreSQL ("pkey" for a primary key).
+type Hot struct {
+	Name, Text, Table, Index string
+}
+
+// Hot gives those statements as this store sends them.
+func (s *Store) Hot() []Hot {
+	key := &filter{}
+	key.add(runsOfKey, "")
+	keyList := key.text(selectRuns, byRun, 10)
+	live := &filter{where: []string{"state IN ('blocked')", "ended IS NULL"}}
+	hot := []Hot{
+		{"claim due", claimText(2, false, false), "pawl_runs", "claim"},
+		{"claim due and lost", claimText(2, true, false), "pawl_runs", "owner"},
+		{"claim with suspects", claimText(1, true, true), "pawl_runs", "claim"},
+		{"take", claimText(2, true, false), "pawl_runs", "pkey"},
+		{"lock", lockRun, "pawl_runs", "pkey"},
+		{"save", fmt.Sprintf(saveRun, "'queued', 'running'"), "pawl_runs", "pkey"},
+		{"payload", selectPayload, "pawl_runs", "pkey"},
+		{"lineage", selectLineage, "pawl_runs", "lineage"},
+		{"held", selectHeld, "pawl_runs", "owner"},
+		{"release", releaseLost, "pawl_runs", "pkey"},
+		{"due", selectDue, "pawl_runs", "claim"},
+		{"next version", nextPair, "pawl_runs", "claim"},
+		{"stray", selectStray, "pawl_runs", "claim"},
+		{"back", selectBack, "pawl_runs", "pkey"},
+		{"runs of a key", keyList, "pawl_keys", "pkey"},
+		{"step", selectStep, "pawl_steps", "pkey"},
+		{"journal", selectSteps, "pawl_steps", "pkey"},
+		{"open steps", selectOpenSteps, "pawl_steps", "pkey"},
+		{"move", fmt.Sprintf(moveStep, "'in_flight', 'retrying'"), "pawl_steps", "pkey"},
+		{"mark", markStep, "pawl_steps", "pkey"},
+		{"inherit", inheritStep, "pawl_steps", "pkey"},
+		{"attempts", selectAttempts, "pawl_attempts", "pkey"},
+		{"open entries", selectOpenEntries, "pawl_inbox", ""},
+		{"find", findRuns, "pawl_runs", "pkey"},
+		{"live runs", live.text(selectRuns, byRun, 10), "pawl_runs", ""},
+	}
+	for i := range hot {
+		hot[i].Text = s.texts.get(hot[i].Text)
+	}
+	return hot
+}
+
+// Versions is what this build's schema has, and its texts by file.
+func Versions() (int64, map[string]string, error) {
+	all, err := steps()
+	texts := make(map[string]string)
+	files, _ := migrations.ReadDir("migrations")
+	for i, f := range files {
+		texts[f.Name()] = all[i].text
+	}
+	return int64(len(all)), texts, err
+}
+
+// HasOf lists the workers whose versions the store remembers.
+func (s *Store) HasOf() []pawl.WorkerID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.has))
+}

@@ -1,0 +1,204 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/pgtest"
+	"github.com/pawlrun/pawl/internal/sqlstore"
+	"github.com/pawlrun/pawl/postgres"
+	"github.com/pawlrun/pawl/sqlite"
+)
+
+// TestPlans looks at how each hot statement is executed while the tables are empty, tiny and large. A statement that is
+// planned on an empty table keeps its plan, so all three have to be right.
+func TestPlans(t *testing.T) {
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		s, err := sqlite.Open(filepath.Join(t.TempDir(), "pawl.db"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closed(t, s)
+		plans(t, s.Store, explainSQLite)
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		s, err := postgres.Open(t.Context(), pgtest.URL(t), &postgres.Options{Migrate: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closed(t, s)
+		plans(t, s.Store, explainPostgres)
+	})
+}
+
+func closed(t *testing.T, s interface{ Close() error }) {
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// explain returns the lines of a plan, and what is wrong with it.
+type explain func(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []string, wrong string)
+
+func plans(t *testing.T, s *sqlstore.Store, explain explain) {
+	conn, err := s.Writer().Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, conn)
+	check := func(when string) {
+		for _, hot := range s.Hot() {
+			if lines, wrong := explain(t, conn, hot); wrong != "" {
+				t.Errorf("%s tables, statement %q: %s; want a look-up by %s_%s:\n%s", when, hot.Name, wrong, hot.Table, hot.Index, strings.Join(lines, "\n"))
+			}
+		}
+	}
+	check("empty")
+	fill(t, s, conn, 3)
+	check("tiny")
+	fill(t, s, conn, 20_000)
+	check("large")
+}
+
+// fill adds n finished runs with three steps each, and a few live ones, and lets the planner know.
+func fill(t *testing.T, s *sqlstore.Store, conn *sql.Conn, n int) {
+	t.Helper()
+	tx, err := conn.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := make([]pawl.RunRow, n)
+	for i := range rows {
+		id := pawl.RunID(uuid.Must(uuid.NewV7()).String())
+		rows[i] = pawl.RunRow{ID: id, Lineage: id, Workflow: "refund", Version: strconv.Itoa(i % 3), KeyName: "refund", Queue: "refund",
+			State: pawl.Succeeded, Ended: int64(i + 1), Input: []byte(`{"some":"input"}`)}
+		if i%100 == 0 {
+			rows[i].State, rows[i].Ended = pawl.Queued, 0
+		}
+	}
+	on := s.On(pawl.SQLConn(tx))
+	if err := on.InsertRuns(t.Context(), rows); err != nil {
+		t.Fatal(err)
+	}
+	for i := range rows {
+		for k := range 3 {
+			if i%4 == 0 { // enough
+				step := pawl.StepRow{Run: rows[i].ID, Name: fmt.Sprint(k), Kind: fault.KindRepeatable, State: pawl.StepSucceeded, Attempt: 1, Value: []byte(`"value"`)}
+				if err := on.InsertStep(t.Context(), &step); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(t.Context(), "ANALYZE"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var param = regexp.MustCompile(`\$(\d+)`)
+
+func params(text string) (n int) {
+	for _, m := range param.FindAllStringSubmatch(text, -1) {
+		i, _ := strconv.Atoi(m[1])
+		n = max(n, i)
+	}
+	return n
+}
+
+func query(t *testing.T, conn *sql.Conn, column int, text string, args ...any) (lines []string) {
+	t.Helper()
+	rows, err := conn.QueryContext(context.WithoutCancel(t.Context()), text, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	defer func() { _ = rows.Close() }()
+	columns, err := rows.Columns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+		dest := make([]any, len(columns))
+		for i := range dest {
+			dest[i] = new(any)
+		}
+		if err := rows.Scan(dest...); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, fmt.Sprint(*dest[column].(*any)))
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+// In SQLite's plans a full read is SCAN and a look-up SEARCH. Tables stand there under their alias.
+var sqliteScan = regexp.MustCompile(`^SCAN (pawl_runs|pawl_steps|pawl_attempts|pawl_inbox|pawl_keys|r|s|e|k)\b`)
+
+func explainSQLite(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []string, wrong string) {
+	lines = query(t, conn, 3, "EXPLAIN QUERY PLAN "+hot.Text, make([]any, params(hot.Text))...)
+	index := hot.Table + "_" + hot.Index
+	if hot.Index == "pkey" {
+		index = "sqlite_autoindex_" + hot.Table + "_1"
+	}
+	found := hot.Index == ""
+	for _, line := range lines {
+		if sqliteScan.MatchString(line) && hot.Name != "live runs" && !strings.Contains(line, "pawl_inbox_todo") {
+			return lines, "a scan"
+		}
+		found = found || strings.Contains(line, index)
+	}
+	if !found {
+		return lines, "another index"
+	}
+	return lines, ""
+}
+
+var pgIndexScan = regexp.MustCompile(`Index (Only )?Scan( Backward)? using \w+ on (pawl_runs|pawl_steps)`)
+
+func explainPostgres(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []string, wrong string) {
+	exec := func(text string) {
+		if _, err := conn.ExecContext(t.Context(), text); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
+	exec("SET plan_cache_mode = force_generic_plan")
+	exec("PREPARE hot AS " + hot.Text)
+	defer exec("DEALLOCATE hot")
+	nulls := strings.TrimSuffix(strings.Repeat("NULL, ", params(hot.Text)), ", ")
+	if nulls != "" {
+		nulls = "(" + nulls + ")"
+	}
+	lines = query(t, conn, 0, "EXPLAIN (COSTS OFF) EXECUTE hot"+nulls)
+	index := hot.Table + "_" + hot.Index
+	found := hot.Index == ""
+	for i, line := range lines {
+		switch {
+		case strings.Contains(line, "Seq Scan on pawl_") && !strings.Contains(line, "on pawl_worker") && !strings.Contains(line, "on pawl_inbox"):
+			return lines, "a sequential scan"
+		case pgIndexScan.MatchString(line) && hot.Name != "live runs" && (i+1 == len(lines) || !strings.Contains(lines[i+1], "Index Cond")) &&
+			!strings.Contains(line, "pawl_runs_claim"): // the first version in order needs no condition
+			return lines, "a scan of a whole index"
+		}
+		found = found || strings.Contains(line, index)
+	}
+	if !found {
+		return lines, "another index"
+	}
+	return lines, ""
+}

@@ -1,0 +1,154 @@
+package pawl_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/internal/hooks"
+	"github.com/pawlrun/pawl/internal/pgtest"
+	"github.com/pawlrun/pawl/postgres"
+)
+
+func openPostgres(t *testing.T, url string) *postgres.Store {
+	t.Helper()
+	s, err := postgres.Open(t.Context(), url, &postgres.Options{Migrate: true, Hooks: &hooks.Store{Offset: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// eventually polls until cond holds. It is for real processes and servers, outside of bubbles.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("still waiting: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// While a write of the holder is between its fence and its commit, nobody can claim the run (W1): a fence that only
+// read the epoch would let both write.
+func TestFenceKeepsClaimersOut(t *testing.T) {
+	t.Parallel()
+	s := openPostgres(t, pgtest.URL(t))
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	var first atomic.Bool
+	h := &hooks.Hooks{NoSweep: true, At: func(p hooks.Point, _, _ string) {
+		if p == hooks.CommitSending && first.CompareAndSwap(false, true) {
+			close(inside)
+			<-goOn
+		}
+	}}
+	w := pawl.Define("mail", "v1", mixed("o"))
+	e, err := pawl.New(s, &pawl.Options{Lease: 2 * time.Second, Hooks: h, Drain: time.Second, Build: "b1"}, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := w.Start(t.Context(), e, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- e.Work(ctx) }()
+	<-inside
+	if _, err := s.DB().ExecContext(t.Context(), "UPDATE pawl_test_clock SET offset_us = offset_us + 60000000"); err != nil {
+		t.Fatal(err)
+	}
+	rival := pawl.WorkerRow{ID: "7d444840-9dc0-11d1-b245-5ffdce74fad2", Lease: time.Minute}
+	has := []pawl.VersionID{pawl.NameOf(w)}
+	if err := s.Register(t.Context(), rival, has); err != nil {
+		t.Fatal(err)
+	}
+	claim := func() []pawl.Claimed {
+		got, err := s.Claim(t.Context(), pawl.Claim{Worker: rival.ID, Has: has, Limit: 1, Token: 5, Expired: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := claim(); len(got) != 0 {
+		t.Errorf("a run was claimed while its holder's write was between fence and commit: %+v", got[0].Row)
+	}
+	close(goOn)
+	eventually(t, "the intent or the end is written", func() bool {
+		d, err := e.Show(t.Context(), run.ID())
+		return err == nil && len(d.Steps) == 1
+	})
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// What was committed while the lock on the run was waited for is seen by the statements after it (W17): else a run
+// would be finished beside a fresh open row.
+func TestStatementsAfterTheLockSeeWhatItWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := openPostgres(t, pgtest.URL(t))
+	w := pawl.Define("mail", "v1", mixed("o"))
+	e, err := pawl.New(s, nil, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := w.Start(t.Context(), e, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locked, waited := make(chan struct{}), make(chan struct{})
+	first := make(chan error, 1)
+	go func() {
+		first <- s.Update(t.Context(), func(ctx context.Context, tx pawl.Txn) error {
+			if _, err := tx.LockRun(ctx, run.ID()); err != nil {
+				return err
+			}
+			close(locked)
+			<-waited
+			return tx.InsertStep(ctx, &pawl.StepRow{Run: run.ID(), Name: "mail", Kind: 4, State: pawl.StepUncertain, Attempt: 1})
+		})
+	}()
+	<-locked
+	seen := -1
+	second := make(chan error, 1)
+	go func() {
+		second <- s.Update(t.Context(), func(ctx context.Context, tx pawl.Txn) error {
+			if _, err := tx.LockRun(ctx, run.ID()); err != nil {
+				return err
+			}
+			open, err := tx.OpenSteps(ctx, run.ID())
+			seen = len(open)
+			return err
+		})
+	}()
+	eventually(t, "the second transaction waits for the lock", func() bool {
+		var n int
+		err := s.DB().QueryRowContext(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
+		return err == nil && n == 1
+	})
+	close(waited)
+	if err := <-first; err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; err != nil {
+		t.Fatal(err)
+	}
+	if seen != 1 {
+		t.Errorf("after waiting for the run's lock %d open steps were seen, want 1", seen)
+	}
+}
