@@ -64,9 +64,11 @@ func crashIn(s *stage, k pawl.Kind, opts ...any) (w *pawl.Workflow[string, strin
 	})
 	var p *proc
 	s.on("b", func(_ context.Context, n int) (string, error) {
-		if n == 1 {
+		switch {
+		case n == 1 && k == fault.KindTx:
+			p.kill()
+		case n == 1:
 			p.die()
-			return "", errDead
 		}
 		return "B", nil
 	})
@@ -87,9 +89,12 @@ func TestG2_CrashInAStepResumesThere(t *testing.T) {
 				s.spawn("b1", w)
 				d := s.reach(id, pawl.Succeeded)
 				result(t, d, "c(B)")
-				s.want(map[string]int{"a": 1, "b": 2, "c": 1})
-				if k == fault.KindTx && s.rows("b") != 1 {
-					t.Errorf("the transaction was committed %d times, want 1", s.rows("b")) // C88
+				if k == fault.KindTx { // it carries the result before it, which goes with it (W16)
+					if s.rows("b") != 1 || s.count("a") > 2 {
+						t.Errorf("the transaction was committed %d times, a executed %d times; want 1 and at most 2 (C88)", s.rows("b"), s.count("a"))
+					}
+				} else {
+					s.want(map[string]int{"a": 1, "b": 2, "c": 1})
 				}
 				if d.Lost != 1 {
 					t.Errorf("the run shows %d lost workers, want 1: repetition must be visible (C73)", d.Lost)
@@ -167,9 +172,13 @@ func crashAt(t *testing.T, s *stage, point hooks.Point, nth int) {
 	var p *proc
 	seen, hit := atomic.Int32{}, false
 	p = s.spawnWith(func(o *pawl.Options) {
-		o.Hooks.At = func(at hooks.Point, _, _ string) {
+		o.Hooks.At = func(at hooks.Point, _, step string) {
 			if at == point && int(seen.Add(1)) == nth {
 				hit = true
+				if at == hooks.TxCommitting || at == hooks.CommitSending || step == "tx" || step == "last" {
+					p.kill()
+					return
+				}
 				p.die()
 			}
 		}
@@ -189,7 +198,9 @@ func crashAt(t *testing.T, s *stage, point hooks.Point, nth int) {
 	}
 	again := 0
 	for _, k := range kinds {
-		again += max(0, s.count(k.String())-1)
+		if k != fault.KindTx {
+			again += max(0, s.count(k.String())-1) // a Tx that is rolled back has not happened, but what it carries goes with it (W16)
+		}
 	}
 	if again > 1 || !hit && again > 0 {
 		t.Errorf("%d effects were repeated, want at most the one in the window", again)

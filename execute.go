@@ -146,7 +146,7 @@ func (x *execution) conclude(result []byte, err error) {
 	switch {
 	case x.hold.Err() != nil:
 		x.log.Info("run is not ours any more, its end is dropped", "cause", context.Cause(x.hold))
-		x.flush()
+		_ = x.commit(nil, nil) // fails, and so reports what is buffered as evidence
 	case x.blocked != nil:
 		x.end(&runEnd{block: x.blocked})
 	case x.released:
@@ -233,6 +233,10 @@ func (x *execution) end(end *runEnd) {
 func (x *execution) commit(ops []stepOp, end *runEnd) error {
 	x.writing.Lock()
 	defer x.writing.Unlock()
+	return x.commitLocked(ops, end)
+}
+
+func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 	x.mu.Lock()
 	all := append(x.buf, ops...)
 	x.buf = nil
@@ -288,7 +292,20 @@ func (x *execution) buffer(op stepOp) {
 	x.timer.Reset(x.e.o.flushDelay())
 }
 
-func (x *execution) flush() { _ = x.commit(nil, nil) } // a failure is kept in x.failed
+// flush writes what is buffered, unless a write is under way: then it comes back. It does not wait on the mutex, which
+// a Tx step's callback may hold for long; in a synctest bubble a goroutine that waits for a mutex stops the clock.
+func (x *execution) flush() {
+	if x.writing.TryLock() {
+		defer x.writing.Unlock()
+		_ = x.commitLocked(nil, nil) // a failure is kept in x.failed
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.buf) > 0 {
+		x.timer.Reset(x.e.o.flushDelay())
+	}
+}
 
 // report hands what could not be written to the inbox, as evidence about its attempts.
 func (x *execution) report(ops []stepOp) {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,7 @@ func scene(t *testing.T, fn func(t *testing.T, s *stage)) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, b *bench) {
 		s := &stage{bench: b, over: make(chan struct{}), script: map[string]effect{}, ins: map[string][]string{}, keys: map[string][]pawl.OpKey{}}
+		s.opts.Poll = 3 * time.Second
 		s.desk = b.engine()
 		defer func() {
 			close(s.over)
@@ -91,7 +93,7 @@ func (p *proc) stop() {
 	p.s.t.Helper()
 	p.once.Do(func() {
 		p.cancel()
-		if err := <-p.done; err != nil && !p.store.dead.Load() {
+		if err := <-p.done; err != nil && !p.store.dead.Load() && !errors.Is(err, context.Canceled) {
 			p.s.t.Errorf("Work: %v", err)
 		}
 	})
@@ -99,9 +101,12 @@ func (p *proc) stop() {
 
 // die is the end of the process at this very line: its store takes nothing more, and the caller hangs until the test is over.
 func (p *proc) die() {
-	p.store.dead.Store(true)
+	p.kill()
 	<-p.s.over
 }
+
+// kill is die for a caller inside a transaction: it goes on, because the database would roll back, which needs the connection.
+func (p *proc) kill() { p.store.dead.Store(true) }
 
 // mortal is a store as one process sees it.
 type mortal struct {
@@ -278,10 +283,21 @@ func begin[In, Out any](s *stage, w *pawl.Workflow[In, Out], in In, opts ...pawl
 	return h.ID()
 }
 
-// reach waits for a state, see bench.until.
+// reach waits for a state, see bench.until, in ever longer steps.
 func (s *stage) reach(id pawl.RunID, want ...pawl.RunState) *pawl.RunDetail {
 	s.t.Helper()
-	return s.until(s.desk, id, want...)
+	for pause := 10 * time.Millisecond; pause < time.Hour; pause += pause / 4 {
+		d := s.show(s.desk, id)
+		if slices.Contains(want, d.State) {
+			return d
+		}
+		if d.State.Terminal() {
+			s.t.Fatalf("run is %s, want %v; fault %+v", d.State, want, d.Fault)
+		}
+		time.Sleep(pause)
+	}
+	s.t.Fatalf("run never became %v: %+v", want, s.show(s.desk, id).RunInfo)
+	return nil
 }
 
 // blocked waits until the run is blocked by an entry of that kind, and returns the entry.

@@ -43,7 +43,8 @@ func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions) (*
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w", id, err)
 	}
-	if _, err := e.namespace(ctx, tx); err != nil {
+	space, err := e.namespace(ctx, tx)
+	if err != nil {
 		return nil, err
 	}
 	family, err := tx.Lineage(ctx, run.Lineage)
@@ -60,7 +61,7 @@ func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions) (*
 	}
 	p := &Plan{Run: id, Options: o}
 	p.refuse(refusals(run, family, &o)...)
-	pl := &planner{e: e, plan: p, run: run, rows: rows, now: now}
+	pl := &planner{e: e, space: space, plan: p, run: run, rows: rows, now: now}
 	switch o.Mode {
 	case PlanRetry:
 		pl.retry()
@@ -145,11 +146,12 @@ func refusals(run *RunRow, family []RunRow, o *PlanOptions) (why []string) {
 
 // planner fills a plan's steps.
 type planner struct {
-	e    *Engine
-	plan *Plan
-	run  *RunRow
-	rows []StepRow
-	now  int64
+	e     *Engine
+	space string
+	plan  *Plan
+	run   *RunRow
+	rows  []StepRow
+	now   int64
 }
 
 func (pl *planner) add(row *StepRow, fate Fate, why string) {
@@ -171,17 +173,7 @@ func (pl *planner) key(path string) OpKey {
 	if run.NewKeys || slices.Contains(pl.plan.Options.NewKey, path) {
 		return "" // derived from the new run's id
 	}
-	return opKey(pl.e.o.Namespace+pl.e.spaceIfUnset(), run.KeyName, run.product(), path)
-}
-
-// spaceIfUnset is the store's namespace, unless the options replace it.
-func (e *Engine) spaceIfUnset() string {
-	if e.o.Namespace != "" {
-		return ""
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.space
+	return opKey(pl.space, run.KeyName, run.product(), path)
 }
 
 func (pl *planner) expired(row *StepRow) bool {

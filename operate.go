@@ -165,8 +165,13 @@ func attemptsOf(row *StepRow, lost []AttemptRow) []AttemptInfo {
 			Message: a.Fault.Message, Worker: a.Worker, Begun: micros(a.Begun), Ended: micros(a.Ended), Latency: a.Usage.Latency,
 			Wait: time.Duration(a.Wait) * time.Microsecond, Usage: a.Usage})
 	}
-	if slices.ContainsFunc(lost, func(a AttemptRow) bool { return a.Attempt == row.Attempt }) && row.State != StepSucceeded {
-		return all
+	for i := range all {
+		if all[i].Attempt == row.Attempt { // what was unknown about it has been answered, or is asked in the inbox
+			if row.State == StepSucceeded || row.State == StepUncertain {
+				all[i].State = string(row.State)
+			}
+			return all
+		}
 	}
 	if row.State == StepSucceeded || row.State == StepInFlight || row.State == StepUncertain {
 		all = append(all, AttemptInfo{Attempt: row.Attempt, State: string(row.State), Worker: row.Worker, Begun: micros(row.Begun),

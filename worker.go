@@ -99,10 +99,16 @@ func newWork(ctx context.Context, e *Engine) (*worker, error) {
 	if err := e.store.Register(ctx, w.id, w.has); err != nil {
 		return nil, fmt.Errorf("register worker: %w", err)
 	}
-	if err := w.renew(ctx); err != nil {
-		return nil, fmt.Errorf("first heartbeat: %w", err)
+	for try := 0; ; try++ { // nothing is claimed before the store's clock is known
+		err := w.renew(ctx)
+		if err == nil {
+			return w, nil
+		}
+		e.log.Warn("first heartbeat failed", "worker", w.id.ID, "try", try+1, "err", err)
+		if pause(ctx, backoff(try, 100*time.Millisecond, time.Second)) != nil {
+			return nil, fmt.Errorf("first heartbeat: %w", err)
+		}
 	}
-	return w, nil
 }
 
 // boot is the clock that trust in the lease is measured by: it goes on while the machine sleeps.

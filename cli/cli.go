@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -48,7 +49,7 @@ func MainWith(o Options, defs ...pawl.Definition) {
 // Run runs one command and returns its exit code. It asks questions only if stdin and stderr are terminals. When ctx
 // ends, `work` drains and returns, as it does at SIGINT and SIGTERM, and other commands fail.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, o Options, defs ...pawl.Definition) int {
-	a := &app{o: o, defs: defs, in: bufio.NewReader(stdin), out: stdout, err: stderr, format: text}
+	a := &app{o: o, defs: defs, in: bufio.NewReader(stdin), out: stdout, err: &shared{w: stderr}, format: text}
 	if isTerminal(stdin) && isTerminal(stderr) {
 		a.prompt = a.ask
 	}
@@ -66,6 +67,19 @@ type app struct {
 
 	db     string // --db
 	format format // -o
+	opened bool   // the database could be opened
+}
+
+// shared is standard error, to which logs and notes are written at the same time.
+type shared struct {
+	mu sync.Mutex // held while writing
+	w  io.Writer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(p)
 }
 
 func (a *app) run(ctx context.Context, args []string) int {
@@ -115,6 +129,7 @@ func group(cmd *cobra.Command, args []string) error {
 		return cmd.Help()
 	}
 	err := usage(cmd, "unknown command %q", args[0])
+	cmd.SuggestionsMinimumDistance = 2
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		err.next = "did you mean " + cmd.CommandPath() + " " + near[0] + "?"
 	}

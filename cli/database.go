@@ -117,10 +117,11 @@ func (a *app) withEngine(cmd *cobra.Command, p purpose, o pawl.Options, defs []p
 	if err != nil {
 		return err
 	}
+	a.opened = true
 	defer func() { err = errors.Join(err, store.Close()) }()
 	e, err := pawl.New(store, &o, defs...)
 	if err != nil {
-		return usage(cmd, "%w", err)
+		return err
 	}
 	return fn(cmd.Context(), &session{e, a, cmd, store})
 }
@@ -190,11 +191,14 @@ func (s *session) found(err error) error {
 	return &failure{exitUsage, err, "give more of the id"}
 }
 
-// command is a command of this program, as a person would type it to reach the same database.
-func (a *app) command(args string) string {
+// line is a command of this program, as a person would type it to reach the same database.
+func (a *app) line(args string) string {
 	s := a.o.name() + " " + args
-	if a.db != "" && !strings.Contains(a.db, "://") {
+	if a.db != "" && !strings.Contains(a.db, "://") { // a URL may have a password in it
 		s += " --db " + quote(a.db)
 	}
-	return "`" + s + "`"
+	return s
 }
+
+// command is line within a sentence.
+func (a *app) command(args string) string { return "`" + a.line(args) + "`" }

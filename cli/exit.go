@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -54,9 +55,9 @@ func codeOf(err error) int {
 
 // report prints err and what to do next.
 func (a *app) report(err error) {
-	fmt.Fprintf(a.err, "%s: %s\n", a.o.name(), clean(err.Error()))
+	a.note("%s: %s", a.o.name(), clean(strings.TrimPrefix(err.Error(), "pawl: ")))
 	if next := a.next(err); next != "" {
-		fmt.Fprintf(a.err, "  %s\n", next)
+		a.note("  %s", next)
 	}
 }
 
@@ -81,6 +82,8 @@ func (a *app) next(err error) string {
 		return "see " + a.command("migrate --help")
 	case errors.Is(err, pawl.ErrCommitUnknown):
 		return "look whether it was done before you repeat it: " + a.command("runs show")
+	case !a.opened: // a command that is not ours
+		return ""
 	}
 	return "if the reason is not clear, " + a.command("doctor") + " checks the database"
 }

@@ -129,7 +129,7 @@ func (t *table) row(cells ...string) {
 	for i := range cells {
 		cells[i] = clean(cells[i])
 	}
-	fmt.Fprintln(t.w, strings.Join(cells, "\t"))
+	_, _ = fmt.Fprintln(t.w, strings.Join(cells, "\t")) // into memory
 }
 
 // fact adds a row with a name and a value, unless there is none.
@@ -139,8 +139,8 @@ func (t *table) fact(name, value string) {
 	}
 }
 
-// print writes the table with each line after indent.
-func (a *app) print(t *table, indent string) error {
+// columns writes a table with each line after indent.
+func (a *app) columns(t *table, indent string) error {
 	if err := t.w.Flush(); err != nil {
 		return err
 	}
@@ -159,4 +159,6 @@ func (a *app) say(format string, args ...any) error {
 }
 
 // note tells the person something that is no result: on standard error.
-func (a *app) note(format string, args ...any) { fmt.Fprintf(a.err, format+"\n", args...) }
+func (a *app) note(format string, args ...any) {
+	_, _ = fmt.Fprintf(a.err, format+"\n", args...) // there is no other place to say that it failed
+}

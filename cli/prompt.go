@@ -19,7 +19,9 @@ func isTerminal(stream any) bool {
 
 // ask puts a question on standard error and reads the answer. Only y and yes are a yes.
 func (a *app) ask(question string) (bool, error) {
-	fmt.Fprintf(a.err, "%s [y/N] ", question)
+	if _, err := fmt.Fprintf(a.err, "%s [y/N] ", question); err != nil {
+		return false, fmt.Errorf("ask: %w", err)
+	}
 	line, err := a.in.ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return false, fmt.Errorf("read the answer: %w", err)

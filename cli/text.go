@@ -100,9 +100,9 @@ func count(n int, one, many string) string {
 // quote makes a word of a command line for a POSIX shell.
 func quote(word string) string {
 	plain := func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,@%+", r))
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,@%+", r)
 	}
-	if word != "" && strings.IndexFunc(word, plain) < 0 {
+	if word != "" && strings.TrimFunc(word, plain) == "" {
 		return word
 	}
 	return "'" + strings.ReplaceAll(clean(word), "'", `'\''`) + "'"

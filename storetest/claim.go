@@ -22,6 +22,7 @@ var claimRules = []rule{
 	{"expired", "a run of an expired owner is taken if asked for, and comes with who lost it; one of a living owner never", testClaimExpired},
 	{"own", "a worker does not take its own runs, even when its own lease is over", testClaimOwn},
 	{"boot", "a lease of another boot of the machine is over", testClaimBoot},
+	{"clock", "runs of expired owners are taken only while the store's clock is where the worker expects it", testClaimClock},
 	{"suspect", "runs that have lost two workers are taken only if asked for", testClaimSuspect},
 	{"expired_race", "a lost run goes to one of many claimers", testClaimExpiredRace},
 }
@@ -258,6 +259,26 @@ func testClaimBoot(t *testing.T, f *fixture) {
 	f.ok(f.change(run.ID, func(r *pawl.RunRow) { r.Owner = lost.ID }))
 	if got := f.claim(w, 10, expired); len(got) != 0 {
 		t.Errorf("taken from an owner that has renewed its lease: %s", ids(got))
+	}
+}
+
+func testClaimClock(t *testing.T, f *fixture) {
+	run, _ := f.running(10 * time.Second)
+	f.advance(time.Minute)
+	w := f.worker(time.Hour, v1)
+	now := f.now()
+	for _, off := range []time.Duration{-time.Minute, time.Minute} {
+		if got := f.claim(w, 10, expired, func(c *pawl.Claim) { c.Clock = now + off.Microseconds() }); len(got) != 0 {
+			t.Errorf("with the clock %v from where it is expected: taken %s", -off, ids(got))
+		}
+	}
+	due := f.runs(1)[0]
+	if got := f.claim(w, 10, expired, func(c *pawl.Claim) { c.Clock = 1 }); len(got) != 1 || got[0].Row.ID != due.ID {
+		t.Errorf("taken: %q, want the due run, which has nothing to do with leases", ids(got))
+	}
+	got := f.claim(w, 10, expired, func(c *pawl.Claim) { c.Clock = f.now() })
+	if len(got) != 1 || got[0].Row.ID != run.ID {
+		t.Errorf("with the clock where it is expected: taken %q, want the lost run", ids(got))
 	}
 }
 

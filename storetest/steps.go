@@ -25,7 +25,7 @@ var stepRules = []rule{
 	{"bytes", "values and inputs are kept byte for byte", testStepBytes},
 	{"pages", "Steps pages by name in byte order and leaves out large values and all inputs", testStepPages},
 	{"open", "OpenSteps gives the rows in flight, retrying and uncertain, with inputs", testOpenSteps},
-	{"inherit", "InheritStep copies a row in the given state without usage, and names the run that made it", testInherit},
+	{"inherit", "InheritStep copies a row in the given state, without usage, with a new budget, and names the run that made it", testInherit},
 	{"mark", "MarkStep writes four columns and nothing else", testMark},
 	{"attempts", "a second record of an attempt is ignored", testAttempts},
 }
@@ -265,6 +265,7 @@ func testInherit(t *testing.T, f *fixture) {
 	})
 	want := row
 	want.Run, want.State, want.Inherited, want.Usage = third.ID, pawl.StepSucceeded, first.ID, pawl.Usage{}
+	want.Round, want.Unknown, want.FirstTry, want.Told, want.NextAt = want.Attempt, 0, 0, 0, 0
 	if diff := cmp.Diff(*f.step(third.ID, row.Name), want); diff != "" {
 		t.Errorf("inherited twice (-got +want):\n%s", diff)
 	}

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,7 +30,8 @@ import (
 // Command is `pawl demo`, with the hidden command that its worker processes run. It writes the table to the command's
 // output and everything else to its error output.
 func Command() *cobra.Command {
-	var db, format string
+	var db string
+	f := text
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Kill workers at every point of a run, with a plain job runner and with Pawl",
@@ -41,16 +43,13 @@ what the outside world saw. It takes about ten seconds.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if format != "table" && format != "json" {
-				return fmt.Errorf("output %q: want table or json", format)
-			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return run(ctx, db, format, cmd.OutOrStdout(), cmd.ErrOrStderr(), workerArgs(cmd))
+			return run(ctx, db, f, cmd.OutOrStdout(), cmd.ErrOrStderr(), workerArgs(cmd))
 		},
 	}
 	cmd.Flags().StringVar(&db, "db", "", "`file` or postgres:// URL to keep the runs in (default a new file in a temporary directory)")
-	cmd.Flags().StringVarP(&format, "output", "o", "table", "table, or json: one object per line")
+	cmd.Flags().VarP(&f, "output", "o", "output: text, or json (also called jsonl): one object per line")
 	cmd.AddCommand(&cobra.Command{
 		Use:           "worker",
 		Short:         "One worker process of the demo, which talks to it through its standard input and output",
@@ -82,32 +81,36 @@ type control struct {
 	label string // in every ticket and version, so that demos on one database do not meet
 	store store
 	world *world
+	turns chan struct{} // one token for each worker that may start or be on its way to its crash point
 
 	mu       sync.Mutex // guards progress
 	progress io.Writer
 }
 
-// patience bounds one scenario, far above what it takes.
-const patience = 50 * time.Second
+// patience bounds one scenario, far above what it takes on an idle machine.
+const patience = 2 * time.Minute
 
-func run(ctx context.Context, db, format string, out, progress io.Writer, args []string) error {
+// run plays the demo. out gets the rows, progress everything else.
+func run(ctx context.Context, db string, f format, out, progress io.Writer, args []string) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program, which is also the worker: %w", err)
 	}
+	keep := true // what there is to look at
 	if db == "" {
 		dir, err := os.MkdirTemp("", "pawl-demo-")
 		if err != nil {
 			return err
 		}
+		db, keep = filepath.Join(dir, "pawl-demo.db"), false
 		defer func() {
-			if ctx.Err() != nil { // interrupted: there is nothing to look at
+			if !keep {
 				_ = os.RemoveAll(dir)
 			}
 		}()
-		db = filepath.Join(dir, "pawl-demo.db")
 	}
-	c := &control{exe: exe, args: args, db: db, label: strings.ToLower(rand.Text()[:5]), progress: progress}
+	c := &control{exe: exe, args: args, db: db, label: strings.ToLower(rand.Text()[:5]), progress: progress,
+		turns: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	if c.store, err = openStore(ctx, db, true); err != nil {
 		return err
 	}
@@ -122,16 +125,17 @@ func run(ctx context.Context, db, format string, out, progress io.Writer, args [
 	c.say("database %s, lease %v; killing workers ...", shown(db), lease)
 	rows, err := c.play(ctx)
 	if ctx.Err() != nil {
-		return errors.New("interrupted: the workers are gone, and so is the temporary database")
+		return errors.New("interrupted; all workers are gone")
 	}
-	if err := errors.Join(print(out, format, rows), err); err != nil {
+	keep = true
+	if err := errors.Join(writeRows(out, f, rows), err); err != nil {
 		return err
 	}
 	hints := out
-	if format == "json" {
+	if f != text {
 		hints = progress
 	}
-	if err := printHints(hints, shown(db), rows); err != nil {
+	if err := writeHints(hints, shown(db), rows); err != nil {
 		return err
 	}
 	return check(rows)

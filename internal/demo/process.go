@@ -19,14 +19,16 @@ type child struct {
 	cmd     *exec.Cmd
 	stdin   io.Closer
 	stderr  tail
+	ready   chan struct{} // closed when it has opened its store and begins to work
 	reached chan struct{} // closed when it stands at its crash point
 	done    chan struct{} // closed when the process is gone and waited for
 	err     error         // how it ended; to be read after done
 }
 
-// start runs this executable as a worker and tells it what to do.
+// start runs this executable as a worker, tells it what to do and waits until it begins.
 func (c *control) start(ctx context.Context, s scenario) (*child, error) {
-	w := &child{cmd: exec.CommandContext(ctx, c.exe, c.args...), reached: make(chan struct{}), done: make(chan struct{})}
+	w := &child{cmd: exec.CommandContext(ctx, c.exe, c.args...), ready: make(chan struct{}), reached: make(chan struct{}),
+		done: make(chan struct{})}
 	w.cmd.Stderr = &w.stderr
 	w.cmd.WaitDelay = 5 * time.Second
 	stdin, err := w.cmd.StdinPipe()
@@ -46,15 +48,23 @@ func (c *control) start(ctx context.Context, s scenario) (*child, error) {
 		w.kill()
 		return nil, fmt.Errorf("tell a worker what to do: %w", errors.Join(err, w.failure()))
 	}
-	return w, nil
+	select {
+	case <-w.ready:
+		return w, nil
+	case <-w.done:
+		return nil, fmt.Errorf("the worker ended before it began: %w", w.failure())
+	}
 }
 
 // watch reads what the worker says until it ends, and waits for the process.
 func (w *child) watch(stdout io.Reader) {
 	defer close(w.done)
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
-		if lines.Text() == reachedLine {
-			close(w.reached) // a worker says it once
+		switch lines.Text() { // a worker says each once
+		case readyLine:
+			close(w.ready)
+		case reachedLine:
+			close(w.reached)
 		}
 	}
 	w.err = w.cmd.Wait()

@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -104,12 +105,27 @@ func (c *control) scenario(ctx context.Context, s scenario) (row, error) {
 	return r, err
 }
 
+// turn waits for a turn and returns what ends it. So that a small machine is not flooded with new processes, which would
+// then renew their leases late, few are under way at once. Waiting for a lease to expire takes no turn.
+func (c *control) turn() (end func()) {
+	c.turns <- struct{}{}
+	return func() { <-c.turns }
+}
+
+// next starts the worker that goes on after the first.
+func (c *control) next(ctx context.Context, s scenario) (*child, error) {
+	defer c.turn()()
+	s.Crash = never
+	return c.start(ctx, s)
+}
+
 // killed starts a worker that stops at the crash point, kills it there, and returns when its process is gone. Without a
 // crash point it returns at once.
 func (c *control) killed(ctx context.Context, s scenario) error {
 	if s.Crash == never {
 		return nil
 	}
+	defer c.turn()()
 	w, err := c.start(ctx, s)
 	if err != nil {
 		return err
@@ -136,8 +152,7 @@ func (c *control) plain(ctx context.Context, s scenario) (state string, err erro
 	if err := requeue(ctx, db, s.Ticket); err != nil {
 		return "", err
 	}
-	s.Crash = never
-	w, err := c.start(ctx, s)
+	w, err := c.next(ctx, s)
 	if err != nil {
 		return "", err
 	}
@@ -163,8 +178,7 @@ func (c *control) durable(ctx context.Context, s scenario) (id pawl.RunID, state
 	if err := c.killed(ctx, s); err != nil {
 		return id, "", 0, err
 	}
-	s.Crash = never
-	w, err := c.start(ctx, s)
+	w, err := c.next(ctx, s)
 	if err != nil {
 		return id, "", 0, err
 	}
@@ -222,10 +236,13 @@ func (c *control) answer(ctx context.Context, e *pawl.Engine, id pawl.RunID) (in
 				return n, err
 			}
 		}
-		if err := e.Resolve(ctx, a); err != nil {
+		switch err := e.Resolve(ctx, a); {
+		case errors.Is(err, pawl.ErrTooEarly): // only now the process is known to be dead: look again
+		case err != nil:
 			return n, err
+		default:
+			n++
 		}
-		n++
 	}
 	return n, nil
 }

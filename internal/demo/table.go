@@ -24,6 +24,30 @@ type row struct {
 	run pawl.RunID
 }
 
+// format is how the rows are written. It is a flag's value.
+type format string
+
+const (
+	text   format = "text"
+	ndjson format = "json"
+)
+
+func (f *format) String() string { return string(*f) }
+func (f *format) Type() string   { return "format" }
+
+// Set takes "jsonl" too, the name that other commands have for one object per line.
+func (f *format) Set(s string) error {
+	switch s {
+	case "text":
+		*f = text
+	case "json", "jsonl":
+		*f = ndjson
+	default:
+		return errors.New("want text or json")
+	}
+	return nil
+}
+
 // words says in the table where the worker was killed.
 func (c crash) words() string {
 	switch c {
@@ -52,9 +76,9 @@ nobody can know whether the e-mail left, it does not guess: a person is asked (i
 person, looked into the mail server, and answered.
 `
 
-// print writes the rows as a table with its legend, or as JSON lines.
-func print(out io.Writer, format string, rows []row) error {
-	if format == "json" {
+// writeRows writes the rows as a table with its legend, or as JSON lines.
+func writeRows(out io.Writer, f format, rows []row) error {
+	if f == ndjson {
 		enc := json.NewEncoder(out)
 		for i := range rows {
 			if err := enc.Encode(&rows[i]); err != nil {
@@ -75,8 +99,8 @@ func print(out io.Writer, format string, rows []row) error {
 	return err
 }
 
-// printHints says how to look at the runs.
-func printHints(out io.Writer, db string, rows []row) error {
+// writeHints says how to look at the runs.
+func writeHints(out io.Writer, db string, rows []row) error {
 	id := pawl.RunID("ID")
 	for _, r := range rows {
 		if r.run != "" && r.Inbox > 0 {
@@ -87,7 +111,7 @@ func printHints(out io.Writer, db string, rows []row) error {
 To look at the runs:
   pawl runs list --db %[1]s
   pawl runs show %[2]s --db %[1]s
-  pawl inbox --db %[1]s
+  pawl inbox --all --db %[1]s
 `, db, id)
 	return err
 }

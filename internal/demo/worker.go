@@ -17,8 +17,8 @@ import (
 const (
 	// lease is how long the runs of a killed worker stay its own: the shortest that a slow machine renews safely.
 	lease = 3 * time.Second
-	// reachedLine is what a worker writes when it stands at its crash point.
-	reachedLine = "reached"
+	// readyLine is what a worker writes when it has opened its store, and reachedLine when it stands at its crash point.
+	readyLine, reachedLine = "ready", "reached"
 )
 
 // work is a worker process. The first line of in says what to do; when in ends, the control process is gone or has no
@@ -45,6 +45,9 @@ func work(ctx context.Context, in io.Reader, out, errs io.Writer) error {
 		return err
 	}
 	defer func() { _ = db.Close() }()
+	if _, err := fmt.Fprintln(out, readyLine); err != nil {
+		return err
+	}
 	// At its crash point the worker says so and stands still until it is killed. Its other goroutines go on, as those of
 	// a process that is about to be killed do.
 	reach := func(c crash) {

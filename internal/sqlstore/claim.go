@@ -23,7 +23,7 @@ const (
 	claimArm  = `SELECT id, due FROM (SELECT id, due FROM pawl_runs
 	WHERE workflow = %s AND version = %s AND due <= {now}%s ORDER BY due, id LIMIT $3{skip}) AS a%d`
 	claimLost = `SELECT id, due FROM (SELECT id, claimed AS due FROM pawl_runs
-	WHERE owner {anyof}SELECT w.id FROM pawl_workers w WHERE w.id <> $1 AND ` + expired + ` AND (CAST($5 AS BIGINT) = 0 OR abs({now} - CAST($5 AS BIGINT)) <= 1000000){end}
+	WHERE owner {anyof}SELECT w.id FROM pawl_workers w WHERE w.id <> $1 AND ` + expired + `{end}
 		AND state = 'running' AND (%[1]s)%[2]s
 		AND (CAST(%[3]s AS BIGINT) = 0 OR {now} BETWEEN CAST(%[3]s AS BIGINT) - 1000000 AND CAST(%[3]s AS BIGINT) + 1000000) ORDER BY claimed, id LIMIT $3{skip}) AS lost`
 	claimTail = `) AS due ORDER BY due, id LIMIT $3)
@@ -46,7 +46,7 @@ func claimText(pairs int, lost, suspect bool) string {
 	b.WriteString(claimHead)
 	var any []string
 	for i := range pairs {
-		workflow, version := "$"+strconv.Itoa(claimParams+1+2*i), "$"+strconv.Itoa(claimParams+2+2*i)
+		workflow, version := "$"+strconv.Itoa(5+2*i), "$"+strconv.Itoa(6+2*i)
 		if i > 0 {
 			b.WriteString("\nUNION ALL ")
 		}
@@ -67,7 +67,6 @@ func (s *Store) Claim(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error)
 		return nil, nil
 	}
 	args := []any{string(c.Worker), c.Token, int64(c.Limit), str(c.Build)}
-	if c.Expired { // else the text has no use for it, and PostgreSQL no type
 	for _, v := range c.Has {
 		args = append(args, v.Workflow, v.Version)
 	}

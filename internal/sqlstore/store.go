@@ -120,6 +120,9 @@ func (s *Store) inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn fu
 	ended := !stop()
 	if err != nil {
 		s.discard(conn, err)
+		if ended {
+			err = context.Cause(ctx)
+		}
 		return fmt.Errorf("begin: %w", err)
 	}
 	committing := false

@@ -1,0 +1,317 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/cli"
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/sqlite"
+)
+
+var update = flag.Bool("update", false, "write what the commands print into testdata")
+
+// TestScripts runs each file of testdata in a fresh directory. A line "$ pawl …" is a command, "% …" an act of the test
+// itself; the lines up to the next of them are what is expected: standard output, standard error behind "! ", and the
+// exit code if it is not 0. Ids, times, durations and keys are replaced by names.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			t.Parallel()
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := newScript(t).play(string(want))
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(got, string(want)); diff != "" {
+				t.Errorf("output differs from %s (-got +want; -update writes it):\n%s", file, diff)
+			}
+		})
+	}
+}
+
+// script is one running script.
+type script struct {
+	t     *testing.T
+	world *world
+	dir   string
+	defs  []pawl.Definition
+	ids   []string // by their order of appearance
+	keys  []string
+}
+
+func newScript(t *testing.T) *script {
+	w := &world{}
+	return &script{t: t, world: w, dir: t.TempDir(), defs: w.defs()}
+}
+
+func (s *script) db() string { return filepath.Join(s.dir, "pawl.db") }
+
+func (s *script) play(text string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "# ") || line == "#":
+			fmt.Fprintln(&out, line)
+		case strings.HasPrefix(line, "$ pawl"):
+			fmt.Fprintln(&out, line)
+			out.WriteString(s.command(strings.TrimPrefix(line, "$ pawl")))
+		case strings.HasPrefix(line, "% "):
+			fmt.Fprintln(&out, line)
+			s.act(strings.TrimPrefix(line, "% "))
+		}
+	}
+	return out.String()
+}
+
+func (s *script) command(line string) string {
+	args := words(s.t, s.restore(line))
+	stdin := io.Reader(strings.NewReader(""))
+	if i := len(args) - 2; i >= 0 && args[i] == "<" {
+		stdin, args = strings.NewReader(args[i+1]), args[:i]
+	}
+	var stdout, stderr bytes.Buffer
+	o := cli.Options{Name: "pawl", DB: s.db()}
+	code := cli.Run(s.t.Context(), args, stdin, &stdout, &stderr, o, s.defs...)
+	text := s.normal(stdout.String())
+	for line := range strings.Lines(s.normal(stderr.String())) {
+		text += strings.TrimRight("! "+strings.TrimSuffix(line, "\n"), " ") + "\n"
+	}
+	if code != 0 {
+		text += fmt.Sprintf("[exit %d]\n", code)
+	}
+	return text
+}
+
+func (s *script) act(what string) {
+	s.t.Helper()
+	verb, arg, _ := strings.Cut(what, " ")
+	switch verb {
+	case "work":
+		s.work()
+	case "break":
+		s.world.broken.Store(true)
+	case "mend":
+		s.world.broken.Store(false)
+	case "file":
+		name, content, _ := strings.Cut(arg, " ")
+		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(content), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	default:
+		s.t.Fatalf("unknown act %q", what)
+	}
+}
+
+// work runs `work` until no run is queued or running.
+func (s *script) work() {
+	s.t.Helper()
+	store, err := sqlite.Open(s.db(), nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer store.Close()
+	ctx, stop := context.WithCancel(s.t.Context())
+	defer stop()
+	done := make(chan int, 1)
+	var log bytes.Buffer
+	go func() {
+		done <- cli.Run(ctx, []string{"work", "--poll", "10ms"}, strings.NewReader(""), &log, &log, cli.Options{Name: "pawl", DB: s.db()}, s.defs...)
+	}()
+	await(s.t, func() bool {
+		live, err := store.ListRuns(s.t.Context(), pawl.RunQuery{States: []pawl.RunState{pawl.Queued, pawl.Running}, Limit: 1})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return len(live) == 0
+	})
+	stop()
+	if code := <-done; code != 0 {
+		s.t.Errorf("work ended with %d:\n%s", code, &log)
+	}
+}
+
+// await waits for a condition.
+func await(t *testing.T, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	end := time.NewTimer(30 * time.Second)
+	defer end.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-end.C:
+			t.Fatal("the condition did not come true in 30 s")
+		}
+	}
+}
+
+var (
+	uuids  = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	opKeys = regexp.MustCompile(`\b[a-z2-7]{52}\b`)
+	short  = regexp.MustCompile(`\b[a-z2-7]{12}…`)
+	times  = regexp.MustCompile(`[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.[0-9]+)?Z`)
+	spans  = regexp.MustCompile(`(^|[ (])([0-9]+h)?([0-9]+m)?[0-9]+(\.[0-9]+)?(ns|µs|ms|s)([ ).;,]|$)`)
+	nanos  = regexp.MustCompile(`_ns": ?[0-9]+`)
+	builds = regexp.MustCompile(`(exe-)?[0-9a-f]{12}\b`)
+	digest = regexp.MustCompile(`"digest": ?"[0-9a-f]+"`)
+	gaps   = regexp.MustCompile(`(\S) {2,}`)
+)
+
+// normal replaces what differs from run to run.
+func (s *script) normal(text string) string {
+	text = strings.ReplaceAll(text, s.dir, "<dir>")
+	text = digest.ReplaceAllString(text, `"digest": "<digest>"`)
+	text = uuids.ReplaceAllStringFunc(text, func(id string) string { return name(&s.ids, "id", id) })
+	text = opKeys.ReplaceAllStringFunc(text, func(key string) string { return name(&s.keys, "key", key) })
+	text = short.ReplaceAllStringFunc(text, func(key string) string {
+		for i, k := range s.keys {
+			if strings.HasPrefix(k, strings.TrimSuffix(key, "…")) {
+				return fmt.Sprintf("<key%d…>", i+1)
+			}
+		}
+		return "<key…>"
+	})
+	text = times.ReplaceAllString(text, "<time>")
+	text = nanos.ReplaceAllString(text, `_ns": <n>`)
+	text = builds.ReplaceAllString(text, "<build>")
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		line = gaps.ReplaceAllString(strings.TrimRight(line, "\n"), "$1  ")
+		line = spans.ReplaceAllString(line, "${1}<span>$6")
+		out.WriteString(spans.ReplaceAllString(line, "${1}<span>$6") + "\n")
+	}
+	return out.String()
+}
+
+func name(seen *[]string, what, value string) string {
+	for i, v := range *seen {
+		if v == value {
+			return fmt.Sprintf("<%s%d>", what, i+1)
+		}
+	}
+	*seen = append(*seen, value)
+	return fmt.Sprintf("<%s%d>", what, len(*seen))
+}
+
+// restore puts ids and the directory back.
+func (s *script) restore(line string) string {
+	for i, id := range s.ids {
+		line = strings.ReplaceAll(line, fmt.Sprintf("<id%d>", i+1), id)
+	}
+	return strings.ReplaceAll(line, "<dir>", s.dir)
+}
+
+// words splits a line as a shell does, with single and double quotes.
+func words(t *testing.T, line string) []string {
+	t.Helper()
+	var all []string
+	word, in, quoted := "", false, rune(0)
+	for _, r := range line {
+		switch {
+		case quoted != 0 && r == quoted:
+			quoted = 0
+		case quoted != 0:
+			word += string(r)
+		case r == '\'' || r == '"':
+			quoted, in = r, true
+		case r == ' ':
+			if in {
+				all = append(all, word)
+			}
+			word, in = "", false
+		default:
+			word, in = word+string(r), true
+		}
+	}
+	if quoted != 0 {
+		t.Fatalf("open quote in %q", line)
+	}
+	if in {
+		all = append(all, word)
+	}
+	return all
+}
+
+// world is what the workflows of the scripts act on.
+type world struct {
+	broken atomic.Bool
+}
+
+type order struct {
+	No   int
+	Note string
+}
+
+func (w *world) defs() []pawl.Definition {
+	return []pawl.Definition{
+		pawl.Define("ship", "v1", w.ship),
+		pawl.Define("ship", "v2", w.ship),
+		pawl.Define("ship", "v10", w.ship),
+		pawl.Define("score", "v1", w.score, pawl.BlockOnExhausted()),
+	}
+}
+
+// ship prices an order, books it, and mails the customer. While the world is broken the price cannot be found, and what
+// became of a mail is not known.
+func (w *world) ship(run *pawl.Run, o order) (string, error) {
+	price, err := pawl.Repeatable(run, "price", o, w.price, pawl.Paid())
+	if err != nil {
+		return "", err
+	}
+	if err := pawl.KeyedDo(run, "book", price, func(context.Context, pawl.OpKey, int) error { return nil }); err != nil {
+		return "", err
+	}
+	return pawl.Once(run, "mail", o.Note, w.mail)
+}
+
+func (w *world) price(ctx context.Context, o order) (int, error) {
+	if w.broken.Load() && o.Note == "" {
+		return 0, fault.Invalid(errors.New("no price for \x1b[31mthis\x1b[0m order"))
+	}
+	pawl.Report(ctx, pawl.Usage{Provider: "oracle", Model: "m1", TokensIn: 10, TokensOut: 3, CostMicros: 1250})
+	return o.No * 100, nil
+}
+
+func (w *world) mail(_ context.Context, _ pawl.Intent, note string) (string, error) {
+	if w.broken.Load() {
+		return "", errors.New("connection lost after DATA")
+	}
+	return "sent " + note, nil
+}
+
+func (w *world) score(run *pawl.Run, o order) (int, error) {
+	return pawl.Repeatable(run, "rate", o, func(context.Context, order) (int, error) {
+		if w.broken.Load() {
+			return 0, &fault.Fault{Class: fault.Transient, Outcome: fault.OutcomeRejected, Message: "the rater is away"}
+		}
+		return o.No, nil
+	}, pawl.Retry(pawl.RetryPolicy{Attempts: 1}))
+}

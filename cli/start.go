@@ -1,0 +1,274 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pawlrun/pawl"
+)
+
+// maxInput bounds what start reads; the engine's own limit on payloads is the one that counts.
+const maxInput = 64 << 20
+
+type startFlags struct {
+	key     string
+	version string
+	again   bool
+	wait    bool
+}
+
+func (a *app) startCmd() *cobra.Command {
+	var f startFlags
+	cmd := &cobra.Command{
+		Use:   "start WORKFLOW [JSON | - | @FILE]",
+		Short: "Start a run",
+		Long: `Start a run of one of this program's workflows and print its id. The input is JSON from the argument, from standard
+input (-) or from a file (@FILE); without it, null. A worker executes the run. With --key, a run that was started with
+that key and the same input is found, not started again.`,
+		Example: "  " + a.o.name() + ` start enrich '{"ticket":42}' --key ticket:42 --wait`,
+		Args:    takes(1, "WORKFLOW", "JSON"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.start(cmd, &f, args)
+		},
+		ValidArgsFunction: a.completeWorkflows,
+	}
+	cmd.Flags().StringVar(&f.key, "key", "", "product key, such as ticket:42: the same key and input are one run")
+	cmd.Flags().StringVar(&f.version, "version", "", "version of the workflow (default the newest this program has)")
+	cmd.Flags().BoolVar(&f.again, "again", false, "retry the key's newest run if it failed or was cancelled")
+	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait for the end and print the result; exit 5 if a person must answer")
+	return cmd
+}
+
+func (a *app) start(cmd *cobra.Command, f *startFlags, args []string) error {
+	def, err := a.workflow(args[0], f.version)
+	if err != nil {
+		return err
+	}
+	var opts []pawl.StartOption
+	if cmd.Flags().Changed("key") {
+		if f.key == "" {
+			return usage(cmd, "--key is empty")
+		}
+		opts = append(opts, pawl.Key(f.key))
+	}
+	if f.again {
+		if f.key == "" {
+			return usage(cmd, "--again needs --key")
+		}
+		opts = append(opts, pawl.Again())
+	}
+	input, err := a.input(cmd, args[1:])
+	if err != nil {
+		return err
+	}
+	return a.with(cmd, write, func(ctx context.Context, s *session) error {
+		id, isNew, err := pawl.StartJSON(ctx, s, def, input, opts...)
+		if err != nil {
+			return badInput(cmd, err)
+		}
+		if !f.wait {
+			return s.started(ctx, id, isNew)
+		}
+		a.note("run %s %s; waiting for its end, which needs a worker: %s", id, verb(isNew), a.command("work"))
+		return s.await(ctx, id, isNew)
+	})
+}
+
+// badInput makes a usage error of an input that does not fit the workflow's type.
+func badInput(cmd *cobra.Command, err error) error {
+	_, syntax := errors.AsType[*json.SyntaxError](err)
+	_, typed := errors.AsType[*json.UnmarshalTypeError](err)
+	if syntax || typed {
+		return usage(cmd, "%w", err)
+	}
+	return err
+}
+
+// workflow finds a definition by name and version; without a version the newest.
+func (a *app) workflow(name, version string) (pawl.Definition, error) {
+	var found pawl.Definition
+	has := false
+	for _, d := range a.defs {
+		id := pawl.NameOf(d)
+		if id.Workflow != name {
+			continue
+		}
+		has = true
+		if version == "" && (found == nil || compareVersions(id.Version, pawl.NameOf(found).Version) > 0) || version == id.Version {
+			found = d
+		}
+	}
+	switch {
+	case found != nil:
+		return found, nil
+	case has:
+		return nil, &failure{exitNotFound, fmt.Errorf("this program has workflow %q, but not version %q", name, version), a.howToDefine()}
+	}
+	return nil, a.unknownWorkflow(name)
+}
+
+// compareVersions orders versions by their numbers: v9 comes before v10.
+func compareVersions(v, w string) int {
+	for v != "" && w != "" {
+		vn, wn := digits(v), digits(w)
+		if vn == 0 || wn == 0 {
+			if c := cmp.Compare(v[0], w[0]); c != 0 {
+				return c
+			}
+			v, w = v[1:], w[1:]
+			continue
+		}
+		x, xerr := strconv.ParseUint(v[:vn], 10, 64)
+		y, yerr := strconv.ParseUint(w[:wn], 10, 64)
+		if c := cmp.Compare(x, y); c != 0 && xerr == nil && yerr == nil {
+			return c
+		}
+		if c := cmp.Compare(v[:vn], w[:wn]); c != 0 {
+			return c
+		}
+		v, w = v[vn:], w[wn:]
+	}
+	return cmp.Compare(len(v), len(w))
+}
+
+func digits(s string) int {
+	if i := strings.IndexFunc(s, func(r rune) bool { return !unicode.IsDigit(r) }); i >= 0 {
+		return i
+	}
+	return len(s)
+}
+
+// input reads the run's input.
+func (a *app) input(cmd *cobra.Command, args []string) ([]byte, error) {
+	if len(args) == 0 {
+		return []byte("null"), nil
+	}
+	doc, from := []byte(args[0]), "the argument"
+	var err error
+	if path, isFile := strings.CutPrefix(args[0], "@"); isFile {
+		from = path
+		doc, err = readFile(path)
+	} else if args[0] == "-" {
+		from = "standard input"
+		doc, err = io.ReadAll(io.LimitReader(a.in, maxInput+1))
+	}
+	if err != nil {
+		return nil, &failure{exitUsage, fmt.Errorf("read the input: %w", err), "give the input as JSON, - for standard input, or @FILE"}
+	}
+	return doc, checkJSON(cmd, "the input from "+from, doc)
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	return io.ReadAll(io.LimitReader(f, maxInput+1))
+}
+
+// checkJSON refuses what is not one JSON value.
+func checkJSON(cmd *cobra.Command, what string, doc []byte) error {
+	if len(doc) > maxInput {
+		return usage(cmd, "%s is longer than %d bytes", what, maxInput)
+	}
+	var value json.RawMessage
+	err := json.Unmarshal(doc, &value)
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		err := usage(cmd, "%s is not JSON, at byte %d: %w", what, syntax.Offset, syntax)
+		err.next = `text needs quotes of its own: '"like this"'`
+		return err
+	}
+	return err
+}
+
+func verb(isNew bool) string {
+	if isNew {
+		return "started"
+	}
+	return "was there already"
+}
+
+// startedRun is what start prints as JSON.
+type startedRun struct {
+	Run    pawl.RunID      `json:"run"`
+	New    bool            `json:"new"`
+	State  pawl.RunState   `json:"state"`
+	Result json.RawMessage `json:"result,omitempty"`
+}
+
+func (s *session) started(ctx context.Context, id pawl.RunID, isNew bool) error {
+	row, err := s.row(ctx, id)
+	if err != nil {
+		return err
+	}
+	if s.a.format != text {
+		return s.a.printJSON(startedRun{Run: id, New: isNew, State: row.State})
+	}
+	if !isNew {
+		s.a.note("the run was there already; it is %s", row.State)
+	}
+	return s.a.say("%s", id)
+}
+
+// await waits until the run has ended or needs a person.
+func (s *session) await(ctx context.Context, id pawl.RunID, isNew bool) error {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		row, err := s.row(ctx, id)
+		if err != nil {
+			return err
+		}
+		if row.State.Terminal() || row.State == pawl.Blocked {
+			return s.ended(ctx, row, isNew)
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return &failure{exitFailed, fmt.Errorf("run %s is %s: %w", id, row.State, context.Cause(ctx)),
+				"it goes on without you; " + s.a.command("runs show "+string(id)) + " tells how"}
+		case <-t.C:
+		}
+	}
+}
+
+// ended prints what a run has come to.
+func (s *session) ended(ctx context.Context, row *pawl.RunRow, isNew bool) error {
+	d, err := s.Show(ctx, row.ID)
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.a.format != text:
+		err = s.a.printJSON(startedRun{Run: d.ID, New: isNew, State: d.State, Result: raw(d.Result)})
+	case d.State == pawl.Succeeded:
+		err = s.a.say("%s", payload(d.Result, 0))
+	}
+	if err != nil {
+		return err
+	}
+	show := "see " + s.a.command("runs show "+string(d.ID))
+	switch d.State {
+	case pawl.Succeeded:
+		return nil
+	case pawl.Failed:
+		return &failure{exitFailed, fmt.Errorf("run %s failed: %w", d.ID, d.Fault), show}
+	case pawl.Cancelled:
+		return &failure{exitFailed, fmt.Errorf("run %s is cancelled", d.ID), show}
+	case pawl.Blocked:
+		return s.needsAnswer(d.ID, d.Entries)
+	case pawl.Queued, pawl.Running, pawl.Waiting: // resumed by somebody just now
+	}
+	return &failure{exitFailed, fmt.Errorf("run %s is %s", d.ID, d.State), show}
+}

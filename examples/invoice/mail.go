@@ -1,0 +1,91 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+
+	"github.com/wneessen/go-mail"
+
+	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/fault"
+)
+
+// Mail is what the step is asked to send. It is stored with the intent and shown in the inbox.
+type Mail struct{ From, To, Subject, Body string }
+
+// deliver sends m. What its error proves is found out by the engine: a refusal of the server says that the mail was not
+// accepted; a reply that is lost says nothing.
+func deliver(ctx context.Context, server, messageID string, m Mail) error {
+	msg := mail.NewMsg()
+	if err := cmp.Or(msg.From(m.From), msg.To(m.To)); err != nil {
+		return fault.Invalid(err)
+	}
+	msg.SetMessageIDWithValue(messageID)
+	msg.SetDate()
+	msg.Subject(m.Subject)
+	msg.SetBodyString(mail.TypeTextPlain, m.Body)
+	host, port, err := net.SplitHostPort(server)
+	if err != nil {
+		return fault.Invalid(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return fault.Invalid(err)
+	}
+	opts := []mail.Option{mail.WithPort(n), mail.WithTLSPolicy(mail.TLSOpportunistic)}
+	if user := os.Getenv("SMTP_USER"); user != "" {
+		opts = append(opts, mail.WithTLSPolicy(mail.TLSMandatory), mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover),
+			mail.WithUsername(user), mail.WithPassword(os.Getenv("SMTP_PASSWORD")))
+	}
+	client, err := mail.NewClient(host, opts...)
+	if err != nil {
+		return fault.Invalid(err)
+	}
+	if err := client.DialWithContext(ctx); err != nil {
+		return err
+	}
+	defer client.Close() // a goodbye that fails changes nothing about the mail
+	return client.Send(msg)
+}
+
+// report prints how the run ended and what its attempts were.
+func report(ctx context.Context, out io.Writer, e *pawl.Engine, id pawl.RunID, messageID string) error {
+	d, err := e.Show(ctx, id)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "run %s: %s, Message-ID %s\n", id, d.State, messageID)
+	for _, s := range d.Steps {
+		for _, a := range s.Attempts {
+			fmt.Fprintf(out, "  %s %s, attempt %d: %s", s.Kind, s.Name, a.Attempt, a.State)
+			if a.Outcome != 0 {
+				fmt.Fprintf(out, " (%s, %s)", a.Class, a.Outcome)
+			}
+			fmt.Fprintln(out)
+		}
+	}
+	for _, ev := range d.Evidence {
+		fmt.Fprintf(out, "  the %s says of attempt %d: %s\n", ev.Source, ev.Attempt, ev.Verdict)
+	}
+	return nil
+}
+
+// question prints what a person has to answer, and how.
+func question(ctx context.Context, out io.Writer, e *pawl.Engine, id pawl.RunID) error {
+	entries, _, err := e.Inbox(ctx, pawl.InboxQuery{Run: id})
+	if err != nil {
+		return err
+	}
+	for _, en := range entries {
+		fmt.Fprintf(out, "run %s asks: %s\n  it was to send %s\n  look for Message-ID %s, then say one of:\n", id, en.Detail, en.Input,
+			messageID(pawl.Intent{Key: en.OpKey}))
+		fmt.Fprintf(out, "  pawl resolve %s --happened '%q'\n  pawl resolve %[1]s --did-not-happen\n  pawl resolve %[1]s --give-up\n",
+			en.ID, messageID(pawl.Intent{Key: en.OpKey}))
+	}
+	return nil
+}

@@ -1,0 +1,328 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/fault"
+)
+
+// G4, C99, C100: a run is pinned to its version. If other workers live but none has it for a minute, the run is blocked
+// by a visible entry, which clears itself when a worker with the version registers.
+func TestG4_VersionGoneBlocksTheRunVisibly(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w1, w2 := flow("ship", "v1", chain(s, "a")), flow("ship", "v2", chain(s, "z"))
+		id := begin(s, w1, "x")
+		p2 := s.spawn("b2", w2)
+		time.Sleep(30 * time.Second)
+		if d := s.show(s.desk, id); d.State != pawl.Queued {
+			t.Errorf("run is %s before the minute is over, want queued", d.State)
+		}
+		en := s.blocked(id, pawl.AskVersion)
+		if !strings.Contains(en.Detail, "ship") || !strings.Contains(en.Detail, "v1") {
+			t.Errorf("the entry %q does not name workflow and version", en.Detail)
+		}
+		s.want(map[string]int{"a": 0, "z": 0})
+		p1 := s.spawn("b1", w1)
+		d := s.reach(id, pawl.Succeeded)
+		s.want(map[string]int{"a": 1, "z": 0})
+		if len(d.Open) != 0 || d.Version != "v1" {
+			t.Errorf("open entries %v, version %s: the entry must clear itself, the version stay", d.Open, d.Version)
+		}
+		p1.stop()
+		p2.stop()
+	})
+}
+
+// DESIGN 5.8: with no living worker at all nothing is blocked; the run is taken when one comes.
+func TestNoWorkerAtAllBlocksNothing(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := flow("ship", "v1", chain(s, "a"))
+		id := begin(s, w, "x")
+		time.Sleep(time.Hour)
+		if d := s.show(s.desk, id); d.State != pawl.Queued {
+			t.Errorf("run is %s, want queued", d.State)
+		}
+		s.spawn("b1", w)
+		s.reach(id, pawl.Succeeded)
+	})
+}
+
+// A version entry can be cancelled, and answered by "resume" only to ask again while nobody has the version.
+func TestVersionEntryAnswers(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w1, w2 := flow("ship", "v1", chain(s, "a")), flow("ship", "v2", chain(s, "z"))
+		id := begin(s, w1, "x")
+		s.spawn("b2", w2)
+		s.resolve(s.blocked(id, pawl.AskVersion), pawl.AnswerResume)
+		time.Sleep(3 * time.Minute)
+		s.resolve(s.blocked(id, pawl.AskVersion), pawl.AnswerCancel)
+		s.reach(id, pawl.Cancelled)
+		s.want(map[string]int{"a": 0, "z": 0})
+	})
+}
+
+// C100, FR-030: a person moves a run after a plan that shows which steps are reused, run anew and unused.
+func TestMoveShowsAndKeepsWhatIsFinished(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w1, w2 := parked(s, "v1", chain(s, "a", "old", "wait", "c")), parked(s, "v2", chain(s, "new", "a", "wait", "c"))
+		p := s.spawn("b1", w1)
+		id := begin(s, w1, "x")
+		s.reach(id, pawl.Waiting)
+		p.stop()
+		p2 := s.spawn("b2", w2)
+		plan, err := p2.Plan(t.Context(), id, pawl.PlanOptions{Mode: pawl.PlanMove, Version: "v2"})
+		if err != nil || len(plan.Refusals) > 0 {
+			t.Fatalf("plan %+v, %v", plan, err)
+		}
+		fates := map[string]pawl.Fate{}
+		for _, st := range plan.Steps {
+			fates[st.Name] = st.Fate
+		}
+		if fates["new"] != pawl.Rerun || fates["old"] != pawl.Unused {
+			t.Errorf("the plan says %v: want new to run and old to be unused", fates)
+		}
+		if err := p2.Move(t.Context(), plan, ann); err != nil {
+			t.Fatal(err)
+		}
+		d := s.reach(id, pawl.Blocked, pawl.Succeeded)
+		s.want(map[string]int{"a": 1, "old": 1, "new": 1, "wait": 2, "c": 1})
+		if d.Version != "v2" || !slices.ContainsFunc(d.Audit, func(a pawl.AuditEntry) bool { return a.Act == "move" && a.By == "ann" }) {
+			t.Errorf("version %s, audit %+v: want v2 and the move on record (C112)", d.Version, d.Audit)
+		}
+	})
+}
+
+// A move is refused for what cannot be moved, and to what this binary does not have.
+func TestMoveRefusals(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w1 := flow("ship", "v1", chain(s, "a"))
+		id := begin(s, w1, "x")
+		for version, want := range map[string]string{"v9": "v9", "nine": "nine", "": "version"} {
+			p, err := s.desk.Plan(t.Context(), id, pawl.PlanOptions{Mode: pawl.PlanMove, Version: version})
+			if err != nil || len(p.Refusals) == 0 || !strings.Contains(strings.Join(p.Refusals, " "), want) {
+				t.Errorf("move to %q: %+v, %v; want a refusal that names it", version, p, err)
+				continue
+			}
+			if err := s.desk.Move(t.Context(), p, ann); err == nil {
+				t.Errorf("move to %q was carried out", version)
+			}
+		}
+	})
+}
+
+// C101: a step that the new code of the same version does not visit is detected; each answer is acted on.
+func TestC101_RemovedStepIsDetected(t *testing.T) {
+	for name, tc := range map[string]struct {
+		choice pawl.Choice
+		want   pawl.RunState
+	}{"accept": {pawl.AnswerAccept, pawl.Succeeded}, "resume": {pawl.AnswerResume, pawl.Blocked}, "cancel": {pawl.AnswerCancel, pawl.Cancelled}} {
+		t.Run(name, func(t *testing.T) {
+			scene(t, func(t *testing.T, s *stage) {
+				id := rebuilt(s, chain(s, "a", "gone", "wait"), chain(s, "a", "wait"))
+				en := s.blocked(id, pawl.AskDiverged)
+				if en.Step != "gone" || !strings.Contains(en.Detail, "gone") {
+					t.Errorf("entry %+v does not name the step", en)
+				}
+				s.resolve(en, tc.choice)
+				d := s.reach(id, tc.want)
+				if tc.want == pawl.Succeeded {
+					result(t, d, "a(in-a) W")
+				}
+				if tc.choice == pawl.AnswerResume {
+					s.procs[len(s.procs)-1].stop()
+					time.Sleep(time.Second)
+					if again := s.blocked(id, pawl.AskDiverged); again.ID == en.ID {
+						t.Error("resumed under the same code: want a new question")
+					} else {
+						s.resolve(again, pawl.AnswerResume)
+					}
+					s.spawn("b3", flow("deploy", "v1", chain(s, "a", "gone", "wait")))
+					result(t, s.reach(id, pawl.Succeeded), "a(in-a) gone(in-gone) W")
+				}
+				s.want(map[string]int{"a": 1, "gone": 1, "wait": 2})
+			})
+		})
+	}
+}
+
+// A body that fails without coming by a step is blocked too, and "accept" ends it as it failed.
+func TestDivergedFailureIsKept(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		id := rebuilt(s, chain(s, "gone", "wait"), func(run *pawl.Run, _ string) (string, error) {
+			if _, err := s.keyed(run, "wait", "in-wait"); err != nil {
+				return "", err
+			}
+			return "", fault.Invalid(fault.Reason("sold_out"))
+		})
+		s.resolve(s.blocked(id, pawl.AskDiverged), pawl.AnswerAccept)
+		if d := s.reach(id, pawl.Failed); d.Fault == nil || d.Fault.Reason != "sold_out" {
+			t.Errorf("fault %+v, want the one the body ended with", d.Fault)
+		}
+	})
+}
+
+// C101: a renamed effect is stopped before its callback; each answer is acted on.
+func TestC101_RenamedEffectSendsNothing(t *testing.T) {
+	for _, k := range []pawl.Kind{fault.KindOnce, fault.KindKeyed, fault.KindTx} {
+		for _, choice := range []pawl.Choice{pawl.AnswerTakeResult, pawl.AnswerRunIt, pawl.AnswerCancel} {
+			t.Run(fmt.Sprint(k, choice), func(t *testing.T) {
+				scene(t, func(t *testing.T, s *stage) { renamed(t, s, k, choice) })
+			})
+		}
+	}
+}
+
+func renamed(t *testing.T, s *stage, k pawl.Kind, choice pawl.Choice) {
+	s.table()
+	named := func(name string) func(*pawl.Run, string) (string, error) {
+		return func(run *pawl.Run, in string) (string, error) {
+			v, err := s.do(run, k, name, in)
+			if err != nil {
+				return "", err
+			}
+			if _, err := s.rep(run, "wait", in); err != nil {
+				return "", err
+			}
+			return v, nil
+		}
+	}
+	id := rebuilt(s, named("old"), named("new"))
+	en := s.blocked(id, pawl.AskRenamed)
+	if en.Step != "new" || !strings.Contains(en.Detail, "old") {
+		t.Errorf("entry %+v does not name both steps", en)
+	}
+	s.want(map[string]int{"old": 1, "new": 0})
+	s.resolve(en, choice)
+	switch choice {
+	case pawl.AnswerTakeResult:
+		d := s.reach(id, pawl.Succeeded)
+		result(t, d, "old(x)")
+		if got := step(t, d, "new").TakenFrom; got != "old" {
+			t.Errorf("the step shows it was taken from %q, want old", got)
+		}
+		s.want(map[string]int{"old": 1, "new": 0})
+	case pawl.AnswerRunIt:
+		s.resolve(s.blocked(id, pawl.AskDiverged), pawl.AnswerAccept) // the old step is still not visited
+		result(t, s.reach(id, pawl.Succeeded), "new(x)")
+		s.want(map[string]int{"old": 1, "new": 1})
+	case pawl.AnswerCancel:
+		s.reach(id, pawl.Cancelled)
+		s.want(map[string]int{"old": 1, "new": 0})
+	}
+}
+
+// A renamed Repeatable just runs again, and under the same build nothing is asked.
+func TestRenamedRepeatableRuns(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		body := func(name string) func(*pawl.Run, string) (string, error) {
+			return func(run *pawl.Run, in string) (string, error) {
+				if _, err := s.rep(run, name, in); err != nil {
+					return "", err
+				}
+				return s.rep(run, "wait", in)
+			}
+		}
+		id := rebuilt(s, body("old"), body("new"))
+		en := s.blocked(id, pawl.AskDiverged)
+		s.want(map[string]int{"old": 1, "new": 1})
+		s.resolve(en, pawl.AnswerAccept)
+		s.reach(id, pawl.Succeeded)
+	})
+}
+
+// DESIGN 5.6: "accept" of a diverged run is refused while a step is uncertain.
+func TestDivergedWithAnUncertainStepIsAskedFirst(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w1 := flow("ship", "v1", func(run *pawl.Run, in string) (string, error) { return s.mail(run, "mail", in) })
+		w2 := flow("ship", "v1", func(*pawl.Run, string) (string, error) { return "done", nil })
+		var p *proc
+		s.on("mail", func(context.Context, int) (string, error) { p.die(); return "", errDead })
+		p = s.spawn("b1", w1)
+		id := begin(s, w1, "x")
+		time.Sleep(5 * time.Second)
+		s.spawn("b2", w2)
+		en := s.blocked(id, pawl.AskDiverged)
+		if err := s.answer(en, pawl.AnswerAccept, "ann"); !errors.Is(err, pawl.ErrConflict) {
+			t.Errorf("accept gave %v, want a conflict that names the uncertain step", err)
+		}
+		s.resolve(s.blocked(id, pawl.AskUncertain), pawl.AnswerHappened)
+		s.resolve(s.blocked(id, pawl.AskDiverged), pawl.AnswerAccept)
+		result(t, s.reach(id, pawl.Succeeded), "done")
+	})
+}
+
+// DESIGN 3, C80: a finished step whose input differs now returns its stored result, and the difference is shown.
+func TestChangedInputOfAFinishedStepIsShown(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		body := func(in string) func(*pawl.Run, string) (string, error) {
+			return func(run *pawl.Run, _ string) (string, error) {
+				v, err := s.keyed(run, "a", in)
+				if err != nil {
+					return "", err
+				}
+				if _, err := s.rep(run, "wait", "x"); err != nil {
+					return "", err
+				}
+				return v, nil
+			}
+		}
+		d := s.reach(rebuilt(s, body("one"), body("two")), pawl.Succeeded)
+		result(t, d, "a(one)")
+		if !step(t, d, "a").InputDiffers {
+			t.Error("the journal does not show that the step was called with another input")
+		}
+		s.want(map[string]int{"a": 1})
+	})
+}
+
+// DESIGN 3: an unfinished Repeatable or Tx runs with the new input.
+func TestUnfinishedRepeatableTakesTheNewInput(t *testing.T) {
+	for _, k := range []pawl.Kind{fault.KindRepeatable, fault.KindTx} {
+		t.Run(k.String(), func(t *testing.T) {
+			scene(t, func(t *testing.T, s *stage) {
+				s.table()
+				body := func(in string) func(*pawl.Run, string) (string, error) {
+					return func(run *pawl.Run, _ string) (string, error) { return s.do(run, k, "wait", in) }
+				}
+				s.reach(rebuilt(s, body("one"), body("two")), pawl.Succeeded)
+				if got := fmt.Sprint(s.ins["wait"]); got != "[one two]" {
+					t.Errorf("inputs %s, want the new one", got)
+				}
+			})
+		})
+	}
+}
+
+// DESIGN 3: a new field at its zero value changes no input hash.
+func TestNewFieldAtZeroIsNoChange(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		type before struct{ Amount int }
+		type after struct {
+			Amount int
+			Note   string
+			Tags   []string
+		}
+		pay := func(context.Context, pawl.OpKey) (string, error) { return s.act(t.Context(), "wait", "", "") }
+		w1 := parked(s, "v1", func(run *pawl.Run, _ string) (string, error) {
+			return pawl.Keyed(run, "wait", before{1}, func(ctx context.Context, k pawl.OpKey, _ before) (string, error) { return pay(ctx, k) })
+		})
+		w2 := flow("deploy", "v1", func(run *pawl.Run, _ string) (string, error) {
+			return pawl.Keyed(run, "wait", after{Amount: 1}, func(ctx context.Context, k pawl.OpKey, _ after) (string, error) { return pay(ctx, k) })
+		})
+		p := s.spawn("b1", w1)
+		id := begin(s, w1, "x")
+		s.reach(id, pawl.Waiting)
+		p.stop()
+		s.spawn("b2", w2)
+		if d := s.reach(id, pawl.Succeeded); step(t, d, "wait").InputDiffers {
+			t.Error("a new field at its zero value counts as another input")
+		}
+	})
+}
