@@ -101,7 +101,6 @@
 //
 // # Testing
 //
-// Functions that are steps take plain values and can be tested alone. A whole run is tested on a store in memory:
-// sqlite.Open(":memory:", nil), an engine, Work in a goroutine and [Handle.Result]. The examples of this package do
-// that.
+// Functions that are steps take plain values and can be tested alone. A whole run is tested on a SQLite file in
+// t.TempDir: an engine, Work in a goroutine and [Handle.Result]. The examples of this package do that.
 package pawl

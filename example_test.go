@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/pawlrun/pawl"
@@ -13,9 +15,13 @@ import (
 	"github.com/pawlrun/pawl/sqlite"
 )
 
-// open gives an engine on a database in memory, with a worker that runs until close.
+// open gives an engine on a new SQLite file, with a worker that runs until shut is called.
 func open(defs ...pawl.Definition) (e *pawl.Engine, db *sql.DB, shut func()) {
-	store, err := sqlite.Open(":memory:", nil)
+	dir, err := os.MkdirTemp("", "pawl-example-")
+	if err != nil {
+		panic(err)
+	}
+	store, err := sqlite.Open(filepath.Join(dir, "pawl.db"), nil)
 	if err != nil {
 		panic(err)
 	}
@@ -28,7 +34,7 @@ func open(defs ...pawl.Definition) (e *pawl.Engine, db *sql.DB, shut func()) {
 	go func() { done <- e.Work(ctx) }()
 	return e, store.DB(), func() {
 		cancel()
-		if err := errors.Join(<-done, store.Close()); err != nil {
+		if err := errors.Join(<-done, store.Close(), os.RemoveAll(dir)); err != nil {
 			panic(err)
 		}
 	}
@@ -216,7 +222,7 @@ func ExampleRun_Item() {
 		fmt.Println(s.Name, s.Kind, s.State)
 	}
 	fmt.Println(total)
-	// Output:
+	// Unordered output:
 	// a/fetch repeatable succeeded
 	// bcd/fetch repeatable succeeded
 	// 4

@@ -168,6 +168,8 @@ func (x *execution) finish(result []byte, err error) {
 		}
 	}
 	switch {
+	case x.row.CancelAt > 0 && !errors.Is(err, errInput): // asked for before this execution began
+		end = &runEnd{finish: Cancelled}
 	case err == nil:
 	case errors.Is(err, errInput):
 		x.end(&runEnd{block: x.entry(AskDecode, "", err.Error())})
@@ -277,19 +279,22 @@ func (x *execution) write(ops []stepOp, end *runEnd) *write {
 }
 
 // buffer keeps a result that the body may have before it is durable. It is written with the run's next write, or on
-// its own after the flush delay.
-func (x *execution) buffer(op stepOp) {
+// its own after the flush delay. The row is copied, because that write is another goroutine's; the copy is returned,
+// and has the times that the store gave it once a commit has returned.
+func (x *execution) buffer(op stepOp) *StepRow {
+	row := *op.row
+	op.row = &row
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.buf = append(x.buf, op)
-	if len(x.buf) > 1 {
-		return
-	}
-	if x.timer == nil {
+	switch {
+	case len(x.buf) > 1:
+	case x.timer == nil:
 		x.timer = time.AfterFunc(x.e.o.flushDelay(), x.flush)
-		return
+	default:
+		x.timer.Reset(x.e.o.flushDelay())
 	}
-	x.timer.Reset(x.e.o.flushDelay())
+	return &row
 }
 
 // flush writes what is buffered, unless a write is under way: then it comes back. It does not wait on the mutex, which

@@ -214,6 +214,8 @@ func lookedLater(ctx context.Context, tx Txn, row *StepRow, looked time.Time) er
 		return fmt.Errorf("step %q, attempt %d: %w until %s: look again after that", row.Name, row.Attempt, ErrTooEarly, over)
 	case looked.IsZero():
 		return fmt.Errorf("step %q: say when the looking began (Answer.Looked): it counts only after %s", row.Name, over)
+	case looked.UnixMicro() > now+1_000_000:
+		return fmt.Errorf("step %q: the looking began at %s, which is in the future", row.Name, looked.UTC().Format(time.RFC3339))
 	case dead:
 		return fmt.Errorf("step %q, attempt %d: %w", row.Name, row.Attempt, errDeadNow)
 	case looked.UnixMicro() >= at:

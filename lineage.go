@@ -195,7 +195,7 @@ func (pl *planner) retry() {
 		case harmful && !proven && row.State != StepRetrying:
 			pl.add(row, Ask, "it failed, and may have happened")
 		case row.Kind == fault.KindKeyed:
-			pl.add(row, Rerun, "with the same key")
+			pl.add(row, Rerun, keyWhy(&pl.plan.Options, row.Name))
 		default:
 			pl.add(row, Rerun, "")
 		}
@@ -232,7 +232,7 @@ func (pl *planner) fork() {
 		case row.Kind == fault.KindTx && row.State == StepSucceeded && !row.Foreign:
 			pl.add(row, Rerun, "writes again")
 		case row.Kind == fault.KindKeyed:
-			pl.add(row, Rerun, "with the same key, unless the plan gives new ones")
+			pl.add(row, Rerun, keyWhy(o, row.Name))
 		default:
 			pl.add(row, Rerun, "")
 		}
@@ -242,6 +242,13 @@ func (pl *planner) fork() {
 			pl.plan.refuse(fmt.Sprintf("the run has no step %q to repeat", name))
 		}
 	}
+}
+
+func keyWhy(o *PlanOptions, path string) string {
+	if o.NewKeys || slices.Contains(o.NewKey, path) {
+		return "with a new key"
+	}
+	return "with the same key"
 }
 
 func names(rows []StepRow) []string {
@@ -278,7 +285,7 @@ func (pl *planner) replay(ctx context.Context) error {
 		run.Version = p.Options.Version
 	}
 	def := pl.e.defs[VersionID{run.Workflow, run.Version}]
-	if def == nil {
+	if def == nil || len(p.Steps) < len(pl.rows) {
 		return nil
 	}
 	keep := map[string]*StepRow{}

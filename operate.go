@@ -118,6 +118,14 @@ func (e *Engine) showSteps(ctx context.Context, tx Txn, d *RunDetail) error {
 	if err != nil {
 		return err
 	}
+	open, err := tx.OpenSteps(ctx, d.ID)
+	if err != nil {
+		return err
+	}
+	inputs := make(map[string][]byte)
+	for i := range open {
+		inputs[open[i].Name] = open[i].Input
+	}
 	by := make(map[string][]AttemptRow)
 	for _, a := range attempts {
 		by[a.Step] = append(by[a.Step], a)
@@ -129,8 +137,8 @@ func (e *Engine) showSteps(ctx context.Context, tx Txn, d *RunDetail) error {
 			d.Cost.add(row.Usage)
 		}
 		s := StepDetail{Name: row.Name, Kind: row.Kind, State: row.State, Attempt: row.Attempt, Key: row.Key, Paid: row.Paid,
-			Reused: row.Inherited, TakenFrom: row.TakenFrom, InputDiffers: len(row.OtherHash) > 0, Value: e.shown(row.Value),
-			NextAt: micros(row.NextAt)}
+			Reused: row.Inherited, TakenFrom: row.TakenFrom, InputDiffers: len(row.OtherHash) > 0, Input: e.shown(inputs[row.Name]),
+			Value: e.shown(row.Value), ValueSize: row.ValueSize, NextAt: micros(row.NextAt)}
 		if row.State != StepSucceeded {
 			s.Fault = row.Fault
 		}
@@ -243,7 +251,7 @@ func (e *Engine) Inbox(ctx context.Context, q InboxQuery) ([]Entry, Cursor, erro
 
 func (e *Engine) entryOf(ctx context.Context, tx Txn, row *EntryRow, run *RunRow) (Entry, error) {
 	en := Entry{ID: row.ID, Run: row.Run, Workflow: run.Workflow, Version: run.Version, Key: run.Key, Step: row.Step, Kind: row.Kind,
-		Attempt: row.Attempt, Opened: micros(row.Opened), Detail: row.Detail, Choices: answers[row.Kind], Closed: micros(row.Closed),
+		Attempt: row.Attempt, Opened: micros(row.Opened), Detail: row.Detail, Choices: row.Kind.Choices(), Closed: micros(row.Closed),
 		Choice: row.Choice, By: row.By, Reason: row.Why}
 	if row.Kind != AskUncertain {
 		return en, nil

@@ -77,8 +77,9 @@ type StepDetail struct {
 	Reused       RunID         `json:"reused_from,omitempty"` // the run that executed it
 	TakenFrom    string        `json:"taken_from,omitempty"`
 	InputDiffers bool          `json:"input_differs,omitempty"` // a later build called it with another input
-	Input        []byte        `json:"-"`
-	Value        []byte        `json:"-"`
+	Input        []byte        `json:"-"`                       // of an effect that is not finished
+	Value        []byte        `json:"-"`                       // left out if it is longer than 4 KiB
+	ValueSize    int           `json:"value_size,omitempty"`    // bytes as stored
 	Fault        *fault.Fault  `json:"fault,omitempty"`
 	NextAt       time.Time     `json:"next_at,omitzero"`
 	Attempts     []AttemptInfo `json:"attempts"`
@@ -178,18 +179,18 @@ const (
 
 // PlanOptions says what to plan.
 type PlanOptions struct {
-	Mode PlanMode
+	Mode PlanMode `json:"mode"`
 	// From is the first step to re-execute, with everything begun after it. For forks; exclusive with FromStart.
-	From      string
-	FromStart bool
+	From      string `json:"from,omitempty"`
+	FromStart bool   `json:"from_start,omitempty"`
 	// Repeat names Once steps that may run again. Each one that would needs to be named.
-	Repeat []string
+	Repeat []string `json:"repeat,omitempty"`
 	// NewKeys gives the run operation keys of its own. A fork whose parent is not finished needs it.
-	NewKeys bool
+	NewKeys bool `json:"new_keys,omitempty"`
 	// NewKey names steps that get a new operation key in the new run, because the far end replays a stored error.
-	NewKey []string
+	NewKey []string `json:"new_key,omitempty"`
 	// Version to move to.
-	Version string
+	Version string `json:"version,omitempty"`
 }
 
 // Fate is what a plan does with a step.

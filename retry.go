@@ -115,10 +115,14 @@ func (s *stepRun) retry(row *StepRow, lost *AttemptRow, d fault.Decision) (again
 	if d.Told {
 		row.Told += micro(d.Wait)
 	}
-	s.x.buffer(s.retryOp(row, lost, d.Wait))
+	written := s.x.buffer(s.retryOp(row, lost, d.Wait))
 	if err := s.wait(d.Wait); err != nil {
 		return false, err
 	}
+	if err := s.x.commit(nil, nil); err != nil {
+		return false, s.x.suspend()
+	}
+	*s.row = *written
 	return true, nil
 }
 

@@ -187,7 +187,9 @@ func TestC24_AttemptsSurviveParkingAndCrashes(t *testing.T) {
 				w := flow("one", "v1", func(run *pawl.Run, in string) (string, error) {
 					return s.do(run, k, "a", in, pawl.Retry(pawl.RetryPolicy{Attempts: 3}))
 				})
-				s.on("a", func(context.Context, int) (string, error) { return "", fault.RetryAfter(errors.New("busy"), 30*time.Second) })
+				s.on("a", func(context.Context, int) (string, error) {
+					return "", fault.RetryAfter(errors.New("busy"), 30*time.Second)
+				})
 				p := s.spawn("b1", w)
 				id := begin(s, w, "x")
 				s.reach(id, pawl.Waiting)

@@ -388,11 +388,11 @@ type Claimed struct {
 
 // Finding is one thing that the doctor found.
 type Finding struct {
-	Level  string // "error": an invariant is broken; "warn": a setting or a stuck run
-	Rule   string // "I1" … "I8", "setting", "stuck"
-	Run    RunID
-	Text   string
-	Advice string
+	Level  string `json:"level"` // "error": an invariant is broken; "warn": a setting or a stuck run
+	Rule   string `json:"rule"`  // "I1" … "I8", "setting", "stuck"
+	Run    RunID  `json:"run,omitempty"`
+	Text   string `json:"text"`
+	Advice string `json:"advice,omitempty"`
 }
 
 // sqlConn adapts *sql.Tx.

@@ -326,3 +326,205 @@ func TestNewFieldAtZeroIsNoChange(t *testing.T) {
 		}
 	})
 }
+
+// Manual retry, fork and restore: what is shown first, and what becomes of each step.
+
+// ended is a failed run of a (Repeatable), tx, key, mail (all done) and last, which was denied.
+func ended(s *stage) pawl.RunID {
+	s.t.Helper()
+	s.table()
+	w := flow("order", "v1", func(run *pawl.Run, in string) (v string, err error) {
+		for _, st := range []struct {
+			k    pawl.Kind
+			name string
+		}{{fault.KindRepeatable, "a"}, {fault.KindTx, "tx"}, {fault.KindKeyed, "key"}, {fault.KindOnce, "mail"}, {fault.KindKeyed, "last"}} {
+			time.Sleep(time.Millisecond) // no two steps begin in one microsecond
+			if v, err = s.do(run, st.k, st.name, in); err != nil {
+				return "", err
+			}
+		}
+		return v, nil
+	})
+	s.on("last", func(_ context.Context, n int) (string, error) {
+		if n == 1 {
+			return "", fault.Denied(errors.New("no"))
+		}
+		return "L", nil
+	})
+	p := s.spawn("b1", w)
+	s.desk = p.Engine // a plan replays the body
+	return s.reach(begin(s, w, "x"), pawl.Failed).ID
+}
+
+func fates(p *pawl.Plan) string {
+	var all []string
+	for _, st := range p.Steps {
+		all = append(all, st.Name+":"+string(st.Fate))
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// C36, C107, C108, C109: a manual retry is a linked run that continues; the original stays as it was.
+func TestC109_RetryLeavesTheOriginalAlone(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		id := ended(s)
+		before := fmt.Sprintf("%+v", *s.show(s.desk, id))
+		plan := s.plan(id, pawl.PlanOptions{Mode: pawl.PlanRetry})
+		if got := fates(plan); got != "a:reuse key:reuse last:rerun mail:reuse tx:reuse" {
+			t.Errorf("plan %q: a retry reuses what is finished and runs the rest", got)
+		}
+		next, err := s.desk.Retry(t.Context(), plan, ann)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := s.reach(next, pawl.Succeeded)
+		s.want(map[string]int{"a": 1, "tx": 1, "key": 1, "mail": 1, "last": 2})
+		if d.Parent != id || d.Lineage != id || d.Relation != pawl.Retried || step(t, d, "mail").Reused != id {
+			t.Errorf("the new run is not linked: %+v", d.RunInfo)
+		}
+		after := s.show(s.desk, id)
+		if len(after.Audit) != 1 || after.Audit[0].Act != "retry" || after.Audit[0].By != "ann" || len(after.Family) != 1 {
+			t.Errorf("audit %+v, family %d: want the retry on record", after.Audit, len(after.Family))
+		}
+		after.Audit, after.Family = nil, nil
+		if got := fmt.Sprintf("%+v", *after); len(got) != len(before) {
+			t.Errorf("the original changed:\n%s\n%s", before, got)
+		}
+		if _, err := s.desk.Retry(t.Context(), plan, ann); err == nil {
+			t.Error("the plan was carried out twice")
+		}
+	})
+}
+
+// W6: of two retries at once one wins, and the other is told the id of the live run.
+func TestW6_OneLiveRunPerLineage(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		id := ended(s)
+		s.on("last", func(context.Context, int) (string, error) { time.Sleep(time.Minute); return "L", nil })
+		p1, p2 := s.plan(id, pawl.PlanOptions{Mode: pawl.PlanRetry}), s.plan(id, pawl.PlanOptions{Mode: pawl.PlanFork, FromStart: true, Repeat: []string{"mail"}})
+		next, err := s.desk.Retry(t.Context(), p1, ann)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.desk.Fork(t.Context(), p2, ann); !errors.Is(err, pawl.ErrStale) && !errors.Is(err, pawl.ErrLive) {
+			t.Errorf("second: got %v, want ErrStale or ErrLive", err)
+		}
+		again := s.plan(id, pawl.PlanOptions{Mode: pawl.PlanRetry})
+		_, err = s.desk.Retry(t.Context(), again, ann)
+		mentions(t, err, string(next))
+		if !errors.Is(err, pawl.ErrLive) {
+			t.Errorf("a fresh plan: got %v, want ErrLive", err)
+		}
+		s.reach(next, pawl.Succeeded)
+	})
+}
+
+// DESIGN 5.9: a stale plan is refused.
+func TestStalePlanIsRefused(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		id := ended(s)
+		plan := s.plan(id, pawl.PlanOptions{Mode: pawl.PlanRetry})
+		plan.Options.NewKey = []string{"last"}
+		if _, err := s.desk.Retry(t.Context(), plan, ann); !errors.Is(err, pawl.ErrStale) {
+			t.Errorf("another plan than was shown: got %v, want ErrStale", err)
+		}
+		if _, err := s.desk.Retry(t.Context(), nil, ann); err == nil {
+			t.Error("a nil plan was carried out")
+		}
+		if _, err := s.desk.Retry(t.Context(), s.plan(id, pawl.PlanOptions{Mode: pawl.PlanRetry}), pawl.Act{}); err == nil {
+			t.Error("a retry without a name was carried out")
+		}
+		s.want(map[string]int{"last": 1})
+	})
+}
+
+// C107, DESIGN 5.9: a fork re-executes; each Once that happened must be named first.
+func TestForkNeedsRepeatForEachOnce(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		id := ended(s)
+		plan := s.plan(id, pawl.PlanOptions{Mode: pawl.PlanFork, FromStart: true})
+		if got := fates(plan); !strings.Contains(got, "mail:refused") || len(plan.Refusals) != 1 || !strings.Contains(plan.Refusals[0], "mail") {
+			t.Errorf("plan %q, refusals %q: want mail to be refused by name", got, plan.Refusals)
+		}
+		if _, err := s.desk.Fork(t.Context(), plan, ann); err == nil {
+			t.Fatal("a refused fork was carried out")
+		}
+		plan = s.plan(id, pawl.PlanOptions{Mode: pawl.PlanFork, FromStart: true, Repeat: []string{"mail"}})
+		next, err := s.desk.Fork(t.Context(), plan, ann)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := s.reach(next, pawl.Succeeded)
+		s.want(map[string]int{"a": 2, "tx": 2, "key": 2, "mail": 2, "last": 2})
+		if d.Relation != pawl.Forked || s.keys["key"][0] != s.keys["key"][1] || s.keys["mail"][0] != s.keys["mail"][1] {
+			t.Errorf("relation %q, keys %q: a fork keeps the keys unless told otherwise", d.Relation, s.keys["key"])
+		}
+		if _, err := s.desk.Plan(t.Context(), id, pawl.PlanOptions{Mode: "again"}); err == nil {
+			t.Error("an unknown mode was planned")
+		}
+	})
+}
+
+// DESIGN 5.9: from a step on; and with keys of its own beside a live origin.
+func TestForkFromAStepAndWithNewKeys(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		id := ended(s)
+		if p := s.plan(id, pawl.PlanOptions{Mode: pawl.PlanFork, From: "nope"}); len(p.Refusals) == 0 || !strings.Contains(p.Refusals[0], "nope") {
+			t.Errorf("refusals %q, want one that names the step", p.Refusals)
+		}
+		next, err := s.desk.Fork(t.Context(), s.plan(id, pawl.PlanOptions{Mode: pawl.PlanFork, From: "last", NewKeys: true}), ann)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.reach(next, pawl.Succeeded)
+		s.want(map[string]int{"a": 1, "key": 1, "mail": 1, "last": 2})
+		if s.keys["last"][0] == s.keys["last"][1] {
+			t.Errorf("keys %q: want new ones", s.keys["last"])
+		}
+	})
+}
+
+// W7, C91: a given-up step and a Once that failed maybe executed are inherited as uncertain, with their question.
+func TestW7_DoubtIsInherited(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		id, en := uncertain(s)
+		s.resolve(en, pawl.AnswerGiveUp)
+		s.reach(id, pawl.Failed)
+		next := s.retry(id)
+		again := s.blocked(next, pawl.AskUncertain)
+		s.want(map[string]int{"mail": 1})
+		if again.Attempt != 1 || !strings.Contains(again.Detail, string(id)) {
+			t.Errorf("entry %+v does not say where the doubt comes from", again)
+		}
+		time.Sleep(time.Until(again.OverAt) + 5*time.Minute)
+		s.resolve(again, pawl.AnswerDidNotHappen)
+		result(t, s.reach(next, pawl.Succeeded), "c(sent)")
+		s.want(map[string]int{"mail": 2})
+	})
+}
+
+// DESIGN 5.1: after a restore every Once and Keyed step not known finished is uncertain before anything is sent.
+func TestAfterRestoreNothingIsSentUnasked(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w1 := parked(s, "v1", chain(s, "a", "wait", "mail", "c"))
+		p := s.spawn("b1", w1)
+		id := begin(s, w1, "x")
+		s.reach(id, pawl.Waiting)
+		p.stop()
+		if n, err := s.desk.AfterRestore(t.Context(), ann, nil); err != nil || n != 1 {
+			t.Fatalf("AfterRestore: %d, %v", n, err)
+		}
+		s.spawn("b1", w1)
+		for _, name := range []string{"wait", "mail", "c"} {
+			en := s.blocked(id, pawl.AskUncertain)
+			if en.Step != name || !strings.Contains(en.Detail, "restored") {
+				t.Errorf("asked about %q (%s), want %q", en.Step, en.Detail, name)
+			}
+			s.resolve(en, pawl.AnswerHappened)
+			time.Sleep(10 * time.Second)
+		}
+		result(t, s.reach(id, pawl.Succeeded), "a(in-a) told told told")
+		s.want(map[string]int{"a": 1, "wait": 1, "mail": 0, "c": 0})
+	})
+}

@@ -73,7 +73,6 @@ func open(ctx context.Context, cfg *pgx.ConnConfig, o *Options) (*Store, error) 
 	db := sql.OpenDB(stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
 		return weak.look(ctx, conn)
 	})))
-	db.SetMaxOpenConns(o.maxConns())
 	db.SetMaxIdleConns(o.maxConns())
 	db.SetConnMaxIdleTime(5 * time.Minute)
 	db.SetConnMaxLifetime(30 * time.Minute) // a pool finds a new primary also if nothing ever fails on the old one
@@ -85,6 +84,7 @@ func open(ctx context.Context, cfg *pgx.ConnConfig, o *Options) (*Store, error) 
 	if err := s.setUp(ctx, o.Migrate, h); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	db.SetMaxOpenConns(o.maxConns()) // not before: the migrator needs three
 	return s, nil
 }
 

@@ -195,15 +195,20 @@ func (p *process) goOn(t testing.TB) {
 	}
 }
 
-// arrives reports whether it comes to its point.
-func (p *process) arrives() bool {
+// arrives reports whether it comes to its point within d.
+func (p *process) arrives(d time.Duration) bool {
 	select {
 	case <-p.reached:
 		return true
 	case <-p.gone:
-	case <-time.After(10 * time.Second):
+	case <-time.After(d):
 	}
 	return false
+}
+
+// starved reports whether the worker has said that it lost a run.
+func (p *process) starved() bool {
+	return p.log.has("the run is dropped") || p.log.has("run was taken over") || p.log.has("released a run")
 }
 
 // freeze is SIGSTOP. A process that was caught inside another write transaction on a SQLite file, such as a heartbeat,
@@ -247,6 +252,12 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
+func (l *lines) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Contains(l.b.Bytes(), []byte(text))
+}
+
 func (l *lines) tail() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -257,7 +268,8 @@ func (l *lines) tail() string {
 // desk is the person who answers the inbox, truthfully.
 type desk struct {
 	s     *site
-	quiet bool                   // only looks at what is asked
+	quiet bool                   // does not answer uncertain steps
+	slow  time.Duration          // how long an uncertain step is left to settle by itself
 	asked map[pawl.EntryKind]int // entries a person answered, by kind
 	steps map[string]pawl.Choice // … and the answers to uncertain ones, by step
 }
@@ -284,7 +296,7 @@ func (d *desk) look(t *testing.T, q pawl.InboxQuery) {
 		case pawl.AskCrashLoop:
 			a.Choice = pawl.AnswerResume
 		case pawl.AskUncertain:
-			if en.Step == "probed" || d.quiet || !d.truth(ctx, en, &a) {
+			if en.Step == "probed" || d.quiet || time.Since(en.Opened) < d.slow || !d.truth(ctx, en, &a) {
 				continue
 			}
 		default:
