@@ -63,6 +63,29 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
+// Only a Tx step may be called exactly once.
+func TestWordsWeDoNotUse(t *testing.T) {
+	t.Parallel()
+	claim := regexp.MustCompile(`(?i)exactly[- ]once`)
+	for name, allowed := range map[string]string{
+		"README.md":        "effectively-once local terminal state, not exactly-once",
+		"ARCHITECTURE.md":  "",
+		"doc.go":           "",
+		"CHANGELOG.md":     "",
+		"docs/contract.md": "Nothing claims exactly-once inference",
+		"step.go":          "effect happens exactly once. fn must not commit", // Tx
+		"cli/cli.go":       "",
+	} {
+		text := strings.Join(strings.Fields(strings.ReplaceAll(readFile(t, name), "\n//", "\n")), " ")
+		if allowed != "" {
+			text = strings.ReplaceAll(text, allowed, "")
+		}
+		if found := claim.FindStringIndex(text); found != nil {
+			t.Errorf("%s claims too much: …%s…", name, text[max(0, found[0]-60):min(len(text), found[1]+60)])
+		}
+	}
+}
+
 type state[S any] interface {
 	~string
 	CanBecome(S) bool

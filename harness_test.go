@@ -3,7 +3,9 @@ package pawl_test
 import (
 	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -20,6 +22,24 @@ func bubbleClock() func() time.Duration {
 	return func() time.Duration { return time.Since(t0) + time.Hour }
 }
 
+// migrated is a SQLite file with the schema, made once: migrating costs more than most tests.
+var migrated = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "pawl-test-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "pawl.db")
+	s, err := sqlite.Open(path, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Close(); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
+
 // bench is a store with engines and workers on it, inside a synctest bubble.
 type bench struct {
 	t     *testing.T
@@ -35,8 +55,15 @@ type bench struct {
 // inBubble runs fn in a synctest bubble with a fresh SQLite store, and checks the invariants after it.
 func inBubble(t *testing.T, fn func(t *testing.T, b *bench)) {
 	t.Helper()
+	fresh, err := migrated()
+	if err != nil {
+		t.Fatal(err)
+	}
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{t: t, path: filepath.Join(t.TempDir(), "pawl.db"), effects: map[string]int{}}
+		if err := os.WriteFile(b.path, fresh, 0o600); err != nil {
+			t.Fatal(err)
+		}
 		b.hooks = &hooks.Hooks{Boot: bubbleClock()}
 		b.opts = pawl.Options{Lease: 6 * time.Second, Poll: time.Second, Build: "b1", Hooks: b.hooks, Logger: slog.New(testHandler{t})}
 		b.open()
@@ -123,17 +150,22 @@ func (b *bench) show(e *pawl.Engine, id pawl.RunID) *pawl.RunDetail {
 // until waits, in bubble time, for the run to reach a state.
 func (b *bench) until(e *pawl.Engine, id pawl.RunID, want ...pawl.RunState) *pawl.RunDetail {
 	b.t.Helper()
-	for range 100_000 {
-		d := b.show(e, id)
-		for _, w := range want {
-			if d.State == w {
-				return d
-			}
+	for range 20_000 {
+		var run *pawl.RunRow
+		err := b.store.View(b.t.Context(), func(ctx context.Context, tx pawl.Txn) (err error) {
+			run, err = tx.LockRun(ctx, id)
+			return err
+		})
+		if err != nil {
+			b.t.Fatal(err)
 		}
-		if d.State.Terminal() {
-			b.t.Fatalf("run is %s, want %v; fault %+v", d.State, want, d.Fault)
+		if slices.Contains(want, run.State) {
+			return b.show(e, id)
 		}
-		time.Sleep(50 * time.Millisecond)
+		if run.State.Terminal() {
+			b.t.Fatalf("run is %s, want %v; fault %+v", run.State, want, run.Fault)
+		}
+		time.Sleep(200 * time.Millisecond)
 	}
 	b.t.Fatalf("run never became %v", want)
 	return nil

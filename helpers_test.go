@@ -286,7 +286,7 @@ func begin[In, Out any](s *stage, w *pawl.Workflow[In, Out], in In, opts ...pawl
 // reach waits for a state, see bench.until, in ever longer steps.
 func (s *stage) reach(id pawl.RunID, want ...pawl.RunState) *pawl.RunDetail {
 	s.t.Helper()
-	for pause := 10 * time.Millisecond; pause < 15*time.Minute; pause += pause / 4 {
+	for pause := 10 * time.Millisecond; pause < 5*time.Minute; pause += pause / 4 {
 		d := s.show(s.desk, id)
 		if slices.Contains(want, d.State) {
 			return d

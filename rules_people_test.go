@@ -79,7 +79,7 @@ func TestTerminalNeedsClosedRows(t *testing.T) {
 
 // Two people who settle two steps at once leave the run queued, never blocked with an empty inbox (W9).
 func TestTwoSettlers(t *testing.T) {
-	for range 20 {
+	for range 5 {
 		inBubble(t, func(t *testing.T, b *bench) {
 			w := pawl.Define("w", "v1", mixed("oo"))
 			e := b.engine(w)

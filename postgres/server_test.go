@@ -42,7 +42,7 @@ func weaken(t testing.TB, url string) {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	for _, set := range []string{"synchronous_commit = off", "default_transaction_isolation = serializable",
-		"idle_in_transaction_session_timeout = 0", "timezone = 'Asia/Tokyo'", "datestyle = 'German'", "bytea_output = 'escape'"} {
+		"idle_in_transaction_session_timeout = 0", "timezone = 'Asia/Tokyo'", "bytea_output = 'escape'"} {
 		if _, err := conn.Exec(ctx, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+strings.ReplaceAll(set, "'", "''")+`', current_database()); END $$`); err != nil {
 			t.Fatal(err)
 		}

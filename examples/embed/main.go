@@ -78,12 +78,12 @@ func (s *shop) status(text string) func(context.Context, *sql.Tx, Order) error {
 	}
 }
 
-func run(ctx context.Context, db, addr string) error {
+func run(ctx context.Context, db, addr string) (err error) {
 	store, err := sqlite.Open(db, nil)
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer func() { err = errors.Join(err, store.Close()) }()
 	s, err := newShop(ctx, store, nil)
 	if err != nil {
 		return err

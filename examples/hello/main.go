@@ -1,3 +1,4 @@
+// Command hello scores a ticket, saves the score and sends a mail about it.
 package main
 
 import (

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/wneessen/go-mail"
 
@@ -49,7 +50,7 @@ func deliver(ctx context.Context, server, messageID string, m Mail) error {
 	if err := client.DialWithContext(ctx); err != nil {
 		return err
 	}
-	defer client.Close() // a goodbye that fails changes nothing about the mail
+	defer func() { _ = client.Close() }() // a goodbye that fails changes nothing about the mail
 	return client.Send(msg)
 }
 
@@ -59,20 +60,22 @@ func report(ctx context.Context, out io.Writer, e *pawl.Engine, id pawl.RunID, m
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "run %s: %s, Message-ID %s\n", id, d.State, messageID)
+	var b strings.Builder
+	fmt.Fprintf(&b, "run %s: %s, Message-ID %s\n", id, d.State, messageID)
 	for _, s := range d.Steps {
 		for _, a := range s.Attempts {
-			fmt.Fprintf(out, "  %s %s, attempt %d: %s", s.Kind, s.Name, a.Attempt, a.State)
+			fmt.Fprintf(&b, "  %s %s, attempt %d: %s", s.Kind, s.Name, a.Attempt, a.State)
 			if a.Outcome != 0 {
-				fmt.Fprintf(out, " (%s, %s)", a.Class, a.Outcome)
+				fmt.Fprintf(&b, " (%s, %s)", a.Class, a.Outcome)
 			}
-			fmt.Fprintln(out)
+			b.WriteString("\n")
 		}
 	}
 	for _, ev := range d.Evidence {
-		fmt.Fprintf(out, "  the %s says of attempt %d: %s\n", ev.Source, ev.Attempt, ev.Verdict)
+		fmt.Fprintf(&b, "  the %s says of attempt %d: %s\n", ev.Source, ev.Attempt, ev.Verdict)
 	}
-	return nil
+	_, err = io.WriteString(out, b.String())
+	return err
 }
 
 // question prints what a person has to answer, and how.
@@ -81,11 +84,13 @@ func question(ctx context.Context, out io.Writer, e *pawl.Engine, id pawl.RunID)
 	if err != nil {
 		return err
 	}
+	var b strings.Builder
 	for _, en := range entries {
-		fmt.Fprintf(out, "run %s asks: %s\n  it was to send %s\n  look for Message-ID %s, then say one of:\n", id, en.Detail, en.Input,
+		fmt.Fprintf(&b, "run %s asks: %s\n  it was to send %s\n  look for Message-ID %s, then say one of:\n", id, en.Detail, en.Input,
 			messageID(pawl.Intent{Key: en.OpKey}))
-		fmt.Fprintf(out, "  pawl resolve %s --happened '%q'\n  pawl resolve %[1]s --did-not-happen\n  pawl resolve %[1]s --give-up\n",
+		fmt.Fprintf(&b, "  pawl resolve %s --happened '%q'\n  pawl resolve %[1]s --did-not-happen\n  pawl resolve %[1]s --give-up\n",
 			en.ID, messageID(pawl.Intent{Key: en.OpKey}))
 	}
-	return nil
+	_, err = io.WriteString(out, b.String())
+	return err
 }

@@ -59,7 +59,7 @@ func (o *office) look(ctx context.Context, it pawl.Intent, _ Mail) (string, pawl
 // messageID is made of the operation key, which is the same for every attempt, so that the mail can be found by it.
 func messageID(it pawl.Intent) string { return string(it.Key) + "@shop.example" }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	f, err := parse(args)
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer func() { err = errors.Join(err, store.Close()) }()
 	w := pawl.Define("invoice", "v1", o.invoice)
 	e, err := pawl.New(store, &pawl.Options{Lease: f.lease, Poll: 200 * time.Millisecond}, w)
 	if err != nil {

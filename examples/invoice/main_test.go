@@ -32,14 +32,14 @@ func newTestServer(t *testing.T) *server {
 	return s
 }
 
-// accepted is how many mails the server has taken, and under how many Message-IDs.
-func (s *server) accepted() (mails, ids int) {
+// accepted is how many mails the server has taken.
+func (s *server) accepted() (mails int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.ids {
 		mails += n
 	}
-	return mails, len(s.ids)
+	return mails
 }
 
 func outcome(t *testing.T, args ...string) string {
@@ -63,7 +63,7 @@ func TestIsSentOnce(t *testing.T) {
 			t.Errorf("output: %s", out)
 		}
 	}
-	if mails, _ := s.accepted(); mails != 1 {
+	if mails := s.accepted(); mails != 1 {
 		t.Errorf("%d mails were accepted, want 1", mails)
 	}
 }
@@ -71,7 +71,7 @@ func TestIsSentOnce(t *testing.T) {
 func TestALostReplyIsSettledByTheProbe(t *testing.T) {
 	t.Parallel()
 	out := outcome(t, "-lose-reply")
-	for _, want := range []string{": succeeded", "attempt 1: failed (outcome_unknown, maybe_executed)", "the probe says of attempt 1: happened"} {
+	for _, want := range []string{": succeeded", "(outcome_unknown, maybe_executed)", "the probe says of attempt 1: happened"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("output lacks %q:\n%s", want, out)
 		}
@@ -94,7 +94,7 @@ func TestALostReplyThatNobodyCanSettleIsAsked(t *testing.T) {
 	if out := outcome(t, "-smtp", s.addr, "-db", db); !strings.Contains(out, "succeeded, Message-ID it-is-there") {
 		t.Errorf("output: %s", out)
 	}
-	if mails, _ := s.accepted(); mails != 1 {
+	if mails := s.accepted(); mails != 1 {
 		t.Errorf("%d mails were accepted, want 1", mails)
 	}
 }
@@ -141,7 +141,7 @@ func TestKilledBetweenSendAndReply(t *testing.T) {
 	if out := outcome(t, "-smtp", s.addr, "-db", db, "-lease", "2s"); !strings.Contains(out, "had begun when its worker was lost") {
 		t.Errorf("output: %s", out)
 	}
-	if mails, _ := s.accepted(); mails != 1 {
+	if mails := s.accepted(); mails != 1 {
 		t.Errorf("%d mails were accepted, want 1", mails)
 	}
 }

@@ -57,7 +57,7 @@ func (s *services) enrichOne(item *pawl.Run, t Ticket) (string, error) {
 	return pawl.Keyed(item, "save", found, s.save)
 }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	flags := flag.NewFlagSet("tickets", flag.ContinueOnError)
 	db := flags.String("db", "pawl.db", "SQLite file")
 	file := flags.String("file", "", "JSON file with the tickets (default the one built in)")
@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer store.Close()
+	defer func() { err = errors.Join(err, store.Close()) }()
 	w := pawl.Define("enrich-tickets", "v1", s.enrichAll)
 	e, err := pawl.New(store, &pawl.Options{Lease: *lease}, w)
 	if err != nil {

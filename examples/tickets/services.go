@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pawlrun/pawl"
@@ -158,7 +159,8 @@ func report(ctx context.Context, out io.Writer, e *pawl.Engine, id pawl.RunID, s
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "run %s: %s\n", id, d.State)
+	var b strings.Builder
+	fmt.Fprintf(&b, "run %s: %s\n", id, d.State)
 	for _, s := range d.Steps {
 		note := ""
 		switch {
@@ -169,7 +171,7 @@ func report(ctx context.Context, out io.Writer, e *pawl.Engine, id pawl.RunID, s
 		case s.Fault != nil:
 			note = "  " + s.Fault.Error()
 		}
-		fmt.Fprintf(out, "  %-10s %-16s %s%s\n", s.Kind, s.Name, s.State, note)
+		fmt.Fprintf(&b, "  %-10s %-16s %s%s\n", s.Kind, s.Name, s.State, note)
 	}
 	var tickets []string
 	for ticket := range saved {
@@ -177,8 +179,9 @@ func report(ctx context.Context, out io.Writer, e *pawl.Engine, id pawl.RunID, s
 	}
 	slices.Sort(tickets)
 	for _, ticket := range tickets {
-		fmt.Fprintf(out, "  %s is saved as %s\n", ticket, saved[ticket])
+		fmt.Fprintf(&b, "  %s is saved as %s\n", ticket, saved[ticket])
 	}
-	_, err = fmt.Fprintf(out, "  estimated cost: $%.6f\n", float64(d.Cost.CostMicros)/1e6)
+	fmt.Fprintf(&b, "  estimated cost: $%.6f\n", float64(d.Cost.CostMicros)/1e6)
+	_, err = io.WriteString(out, b.String())
 	return err
 }

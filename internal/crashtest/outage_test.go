@@ -105,6 +105,15 @@ func TestOutages(t *testing.T) {
 }
 
 func (c outage) play(t *testing.T, s *outageSite, workflow string) {
+	for try := range 4 { // again on a machine under load, where the worker may lose its lease before anything befell it
+		if c.playOnce(t, s, fmt.Sprintf("%s-%d", workflow, try)) {
+			return
+		}
+	}
+	t.Errorf("%s: in no play did the worker come to %s with its lease", c.name, c.place)
+}
+
+func (c outage) playOnce(t *testing.T, s *outageSite, workflow string) bool {
 	id := s.start(t, workflow)
 	cfg := workerConfig{Workflow: workflow, Point: c.point, Step: c.step, Arm: c.arm}
 	if s.proxy != nil {
@@ -115,10 +124,10 @@ func (c outage) play(t *testing.T, s *outageSite, workflow string) {
 	}
 	a := s.worker(t, cfg)
 	if c.point != "" {
-		if !a.arrives(patience) {
-			t.Errorf("%s: the worker did not come to %s", c.name, c.place)
-			s.dump(t, id, a)
-			return
+		if !a.arrives(10*time.Second) || a.starved() {
+			t.Logf("%s: the worker did not come to the point at once, again:\n%s", c.name, a.log.tail())
+			a.kill(t)
+			return false
 		}
 		c.strike(t, s)
 		a.goOn(t)
@@ -143,9 +152,13 @@ func (c outage) play(t *testing.T, s *outageSite, workflow string) {
 			x.sends[step] = span{1, 2}
 		}
 	}
+	if a.starved() && c.point == hooks.CommitSending && c.arm == hooks.StepReached {
+		x.person = span{0, 1} // the intent may have landed, and the worker gave up before it learned that
+	}
 	scenario{place: c.place, store: c.name}.verify(t, s.site, d, id, x)
 	s.check(t)
 	s.dump(t, id, a)
+	return true
 }
 
 // TestServerTrouble restarts PostgreSQL, crashes it, and makes it read-only for a while, under a worker that survives.

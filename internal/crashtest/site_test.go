@@ -125,7 +125,7 @@ func (s *site) worker(t *testing.T, c workerConfig) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	exe, err := os.Executable()
+	exe, err := workerBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,6 +154,21 @@ func (s *site) worker(t *testing.T, c workerConfig) *process {
 	t.Cleanup(func() { p.kill(t) })
 	return p
 }
+
+// workerBinary is this test binary. Under the race detector it is one without it, which would make the workers too slow
+// for their leases: they share no memory with anybody, and the engine's own tests look for races.
+var workerBinary = sync.OnceValues(func() (string, error) {
+	exe, err := os.Executable()
+	if !raceEnabled || err != nil {
+		return exe, err
+	}
+	plain := filepath.Join(filepath.Dir(exe), "worker.test") // go test removes the directory with the binary
+	out, err := exec.Command("go", "test", "-c", "-race=false", "-o", plain, ".").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build the worker: %w\n%s", err, out)
+	}
+	return plain, nil
+})
 
 // process is a worker process.
 type process struct {

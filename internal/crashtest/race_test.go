@@ -1,0 +1,5 @@
+//go:build unix && race
+
+package crashtest_test
+
+const raceEnabled = true
