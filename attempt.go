@@ -113,26 +113,37 @@ func (x *execution) reuse(row *StepRow, hash []byte) ([]byte, error) {
 	}
 	value := row.Value
 	if value == nil && row.ValueSize > 0 {
-		err := x.e.store.View(x.hold, func(ctx context.Context, tx Txn) error {
-			full, err := tx.Step(ctx, x.row.ID, row.Name)
-			if err == nil && full == nil {
-				err = fmt.Errorf("step %q: %w", row.Name, ErrNotFound)
-			}
-			if err == nil {
-				value = full.Value
-			}
-			return err
-		})
+		full, err := x.full(row.Name)
 		if err != nil {
 			x.log.Error("stored result could not be read", "step", row.Name, "err", err)
 			return nil, x.later()
 		}
+		value = full.Value
 	}
 	json, err := x.e.open(value)
 	if err != nil {
 		return nil, x.undecodable(row.Name, err)
 	}
 	return json, nil
+}
+
+// full reads a row with its input and its value, which the pages of the journal leave out.
+func (x *execution) full(name string) (row *StepRow, err error) {
+	read := func(ctx context.Context, tx Txn) (err error) {
+		if row, err = tx.Step(ctx, x.row.ID, name); err == nil && row == nil {
+			err = ErrNotFound
+		}
+		return err
+	}
+	if x.dry != nil {
+		err = read(x.hold, x.dry.tx)
+	} else {
+		err = x.e.store.View(x.hold, read)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read step %q: %w", name, err)
+	}
+	return row, nil
 }
 
 // admit says whether new work of the run may begin at all.
@@ -164,6 +175,14 @@ func (s *stepRun) resume() (value []byte, err error, done bool) { //nolint:reviv
 			return nil, ask, true
 		}
 		return nil, nil, false
+	}
+	if row.Input == nil && (row.State == StepUncertain || row.UseStored) {
+		full, err := x.full(row.Name)
+		if err != nil {
+			x.log.Error("stored input could not be read", "step", row.Name, "err", err)
+			return nil, x.later(), true
+		}
+		row.Input = full.Input
 	}
 	if s.inputChanged() {
 		return nil, x.ask(AskInputChanged, s.path, fmt.Sprintf("attempt %d of %s %q may have been sent with another input than the one it would have now", row.Attempt, row.Kind, s.path)), true
@@ -272,8 +291,7 @@ func (s *stepRun) attempts() ([]byte, error) {
 	x.quietN.Store(false)
 	for {
 		row := s.next(s.row)
-		began := x.w.boot()
-		s.sent = began
+		s.sent = x.w.boot()
 		if s.c.intent() {
 			if err := s.writeIntent(row); err != nil {
 				return nil, x.suspend()
@@ -290,6 +308,7 @@ func (s *stepRun) attempts() ([]byte, error) {
 			x.lose(ErrLeaseLost)
 			return nil, x.suspend()
 		}
+		began := x.w.boot()
 		value, f := s.call(row)
 		row.Usage.Latency = x.w.boot() - began
 		if f == nil {

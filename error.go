@@ -64,3 +64,8 @@ func (e *Error) Error() string {
 
 // Unwrap gives the fault.
 func (e *Error) Unwrap() error { return &e.Fault }
+
+// Is reports whether target is [ErrCancelled] and the step was cut off, or not begun, because the run is cancelled.
+func (e *Error) Is(target error) bool {
+	return target == ErrCancelled && e.Fault.Reason == fault.ReasonRunCanceled
+}

@@ -72,7 +72,7 @@ func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions) (*
 	default:
 		return nil, fmt.Errorf("unknown plan mode %q", o.Mode)
 	}
-	if err := pl.replay(ctx); err != nil {
+	if err := pl.replay(ctx, tx); err != nil {
 		return nil, err
 	}
 	pl.totals()
@@ -279,7 +279,7 @@ func (pl *planner) move() {
 }
 
 // replay runs the body over the steps that would be reused, to see which it comes by and where it goes on.
-func (pl *planner) replay(ctx context.Context) error {
+func (pl *planner) replay(ctx context.Context, tx Txn) error {
 	run, p := *pl.run, pl.plan
 	if p.Options.Mode == PlanMove {
 		run.Version = p.Options.Version
@@ -295,7 +295,7 @@ func (pl *planner) replay(ctx context.Context) error {
 			keep[pl.rows[i].Name] = &pl.rows[i]
 		}
 	}
-	dry, err := pl.e.replay(ctx, def, &run, keep)
+	dry, err := pl.e.replay(ctx, tx, def, &run, keep)
 	if err != nil {
 		p.refuse(fmt.Sprintf("the body could not be replayed over the journal: %v", err))
 		return nil
@@ -511,6 +511,7 @@ func inherit(ctx context.Context, tx Txn, from, id RunID, s *PlannedStep, o *Pla
 
 // dryRun is a replay that executes and writes nothing.
 type dryRun struct {
+	tx      Txn // of the plan, which reads large values
 	visited map[string]bool
 	next    string // the first step without a finished row
 	kind    Kind
@@ -534,19 +535,15 @@ func (d *dryRun) reach(c *stepCall, path string, row *StepRow) {
 
 func (d *dryRun) note(path, text string) { d.problem = path + ": " + text }
 
-func (e *Engine) replay(ctx context.Context, def *definition, run *RunRow, rows map[string]*StepRow) (*dryRun, error) {
-	var input []byte
-	err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
-		input, _, err = tx.Payload(ctx, run.ID)
-		return err
-	})
+func (e *Engine) replay(ctx context.Context, tx Txn, def *definition, run *RunRow, rows map[string]*StepRow) (*dryRun, error) {
+	input, _, err := tx.Payload(ctx, run.ID)
 	if err == nil {
 		input, err = e.open(input)
 	}
 	if err != nil {
 		return nil, err
 	}
-	x := &execution{e: e, def: def, row: *run, log: e.log, input: input, dry: &dryRun{}, hold: ctx, life: ctx, ctx: ctx}
+	x := &execution{e: e, def: def, row: *run, log: e.log, input: input, dry: &dryRun{tx: tx}, hold: ctx, life: ctx, ctx: ctx}
 	x.quietN.Store(true)
 	x.j = &journal{rows: rows, visited: map[string]bool{}, taken: map[string]bool{}, loaded: len(rows)}
 	_, err = x.body()

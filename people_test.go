@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -440,23 +441,24 @@ func TestCrashLoop(t *testing.T) {
 		t.Run(string(choice), func(t *testing.T) {
 			scene(t, func(t *testing.T, s *stage) {
 				w := flow("killer", "v1", func(run *pawl.Run, in string) (string, error) { return s.rep(run, "a", in) })
-				var p *proc
+				var p atomic.Pointer[proc]
 				s.on("a", func(_ context.Context, n int) (string, error) {
 					if n <= 5 {
-						p.die()
+						time.Sleep(time.Second) // p is set
+						p.Load().die()
 					}
 					return "A", nil
 				})
 				id := begin(s, w, "x")
 				for i := 1; i <= 5; i++ {
-					p = s.spawn("b1", w)
+					p.Store(s.spawn("b1", w))
 					for n := 0; s.count("a") < i; n++ {
 						if n > 1000 {
 							t.Fatalf("the run was not taken a %dth time: %+v", i, s.show(s.desk, id).RunInfo)
 						}
 						time.Sleep(100 * time.Millisecond)
 					}
-					time.Sleep(20 * time.Second) // not a mass expiry
+					time.Sleep(15 * time.Second) // not a mass expiry
 				}
 				s.spawn("b1", w)
 				en := s.blocked(id, pawl.AskCrashLoop)

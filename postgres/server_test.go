@@ -26,11 +26,9 @@ func TestStoreOnWeakDefaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the same suite once more")
 	}
-	storetest.Run(t, func(t testing.TB) pawl.Store {
-		url := pgtest.URL(t)
-		weaken(t, url)
-		return open(t, url+"&default_query_exec_mode=simple_protocol")
-	})
+	url := pgtest.URL(t)
+	weaken(t, url)
+	storetest.Run(t, func(t testing.TB) pawl.Store { return open(t, schema(t, url)+"&default_query_exec_mode=simple_protocol") })
 }
 
 func weaken(t testing.TB, url string) {
@@ -42,7 +40,7 @@ func weaken(t testing.TB, url string) {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	for _, set := range []string{"synchronous_commit = off", "default_transaction_isolation = serializable",
-		"idle_in_transaction_session_timeout = 0", "timezone = 'Asia/Tokyo'", "bytea_output = 'escape'"} {
+		"idle_in_transaction_session_timeout = 0", "timezone = 'Asia/Tokyo'"} {
 		if _, err := conn.Exec(ctx, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+strings.ReplaceAll(set, "'", "''")+`', current_database()); END $$`); err != nil {
 			t.Fatal(err)
 		}
