@@ -294,6 +294,7 @@ func (s *stepRun) attempts() ([]byte, error) {
 		s.sent = x.w.boot()
 		if s.c.intent() {
 			if err := s.writeIntent(row); err != nil {
+				s.neverBegan(row)
 				return nil, x.suspend()
 			}
 		} else if s.c.kind != fault.KindTx {
@@ -301,10 +302,9 @@ func (s *stepRun) attempts() ([]byte, error) {
 				return nil, x.suspend()
 			}
 		}
-		if (s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed || s.c.o.paid) && !x.w.trusted() {
-			row.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonLeaseLost, Outcome: fault.OutcomeNotSent,
-				Message: "the lease was not certain any more when the attempt was to begin"}
-			x.w.evidence(x, row)
+		// A heartbeat after a long stillness renews the lease and finds that the run is not ours any more: both count.
+		if (s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed || s.c.o.paid) && (x.hold.Err() != nil || !x.w.trusted()) {
+			s.neverBegan(row)
 			x.lose(ErrLeaseLost)
 			return nil, x.suspend()
 		}
@@ -319,6 +319,13 @@ func (s *stepRun) attempts() ([]byte, error) {
 			return nil, err
 		}
 	}
+}
+
+// neverBegan reports, for an intent that is or may be on record, that its effect was not begun.
+func (s *stepRun) neverBegan(row *StepRow) {
+	row.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonLeaseLost, Outcome: fault.OutcomeNotSent,
+		Message: "the lease was not certain any more when the attempt was to begin"}
+	s.x.w.evidence(s.x, row)
 }
 
 // next is the row of the attempt after prev.

@@ -174,8 +174,8 @@ func attemptsOf(row *StepRow, lost []AttemptRow) []AttemptInfo {
 			Wait: time.Duration(a.Wait) * time.Microsecond, Usage: a.Usage})
 	}
 	for i := range all {
-		if all[i].Attempt == row.Attempt { // what was unknown about it has been answered, or is asked in the inbox
-			if row.State == StepSucceeded || row.State == StepUncertain {
+		if all[i].Attempt == row.Attempt {
+			if row.State == StepSucceeded { // what was unknown about it has been answered
 				all[i].State = string(row.State)
 			}
 			return all

@@ -54,7 +54,7 @@ func attemptOver(ctx context.Context, tx Txn, row *StepRow) (at, now int64, dead
 	}
 	reports, err := tx.Evidence(ctx, RunID(cmpOr(string(row.Inherited), string(row.Run))))
 	for i := range reports {
-		if ev := &reports[i]; ev.Step == row.Name && ev.Attempt == row.Attempt && ev.Source == "worker" {
+		if ev := &reports[i]; ev.Source == "worker" && ev.about(row) {
 			return ev.At, now, false, err
 		}
 	}

@@ -150,12 +150,15 @@ func (x *execution) markOne(ctx context.Context, tx Txn, row *StepRow, reports [
 	}
 	for i := range reports {
 		ev := &reports[i]
-		if ev.Step != row.Name || ev.Attempt != row.Attempt {
+		if !ev.about(row) {
 			continue
 		}
 		row.Ended = ev.At
-		if ev.Verdict == Happened {
+		switch ev.Verdict {
+		case Happened:
 			row.State, row.Value, row.ValueSize = StepSucceeded, ev.Value, len(ev.Value)
+		case DidNotHappen:
+			row.State, row.NextAt, row.Fault, row.Round, row.NextProbe = StepRetrying, now, ev.Fault, row.Attempt, 0
 		}
 	}
 	ok, err := tx.MoveStep(ctx, row, row.Attempt)
@@ -170,10 +173,19 @@ func (x *execution) markOne(ctx context.Context, tx Txn, row *StepRow, reports [
 	if row.State == StepSucceeded {
 		return nil
 	}
-	if err := tx.AddAttempt(ctx, lost); err != nil {
+	if row.State == StepRetrying && row.Fault != nil {
+		lost.Fault = *row.Fault
+	}
+	if err := tx.AddAttempt(ctx, lost); err != nil || row.State == StepRetrying {
 		return err
 	}
 	return tx.OpenEntry(ctx, uncertainEntry(row, fmt.Sprintf("attempt %d of %s %q had begun when its worker was lost", row.Attempt, row.Kind, row.Name)))
+}
+
+// about reports whether the evidence speaks of the row's attempt. The worker must match, because an intent that never
+// became durable leaves its number to another worker's attempt.
+func (ev *EvidenceRow) about(row *StepRow) bool {
+	return ev.Step == row.Name && ev.Attempt == row.Attempt && (ev.Source != "worker" || ev.Worker == row.Worker)
 }
 
 // charge says whether the loss of the former owner counts against this run. Where the owner ran a suspect, only that
@@ -295,7 +307,7 @@ func settleByEvidence(ctx context.Context, tx Txn, run *RunRow, ev *EvidenceRow,
 	if err != nil {
 		return err
 	}
-	same := row.Attempt == ev.Attempt
+	same := ev.about(row)
 	switch {
 	case same && row.State == StepUncertain:
 		return settleUncertain(ctx, tx, run, row, ev, now)

@@ -196,7 +196,6 @@ func (w *worker) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.note(b, sent)
 	owned := make(map[RunID]Held, len(b.Runs))
 	for _, h := range b.Runs {
 		owned[h.Run] = h
@@ -212,6 +211,7 @@ func (w *worker) renew(ctx context.Context) error {
 			x.quit(fault.ErrRunCanceled)
 		}
 	}
+	w.note(b, sent) // only now, so that no run that was lost meanwhile is trusted for a moment
 	if w.claiming.Load()%2 == 1 {
 		return nil // the claim that is in flight may be what made a run ours
 	}

@@ -28,7 +28,9 @@ func TestStoreOnWeakDefaults(t *testing.T) {
 	}
 	url := pgtest.URL(t)
 	weaken(t, url)
-	storetest.Run(t, func(t testing.TB) pawl.Store { return open(t, schema(t, url)+"&default_query_exec_mode=simple_protocol") })
+	storetest.Run(t, func(t testing.TB) pawl.Store {
+		return open(t, schema(t, url)+"&default_query_exec_mode=simple_protocol")
+	})
 }
 
 func weaken(t testing.TB, url string) {

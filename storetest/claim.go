@@ -36,7 +36,7 @@ func testClaimOneOwner(t *testing.T, f *fixture) {
 	for range 8 {
 		w := f.worker(time.Hour, v1)
 		wg.Go(func() {
-			for empty := 0; empty < 3; {
+			for empty, rounds := 0, 0; empty < 3 && rounds < 200; rounds++ {
 				got, err := f.s.Claim(f.ctx(), pawl.Claim{Worker: w.ID, Has: v1, Limit: limit, Token: 1, Expired: true})
 				if err != nil {
 					t.Error(err)
@@ -323,7 +323,7 @@ func testClaimExpiredRace(t *testing.T, f *fixture) {
 	for range 8 {
 		w := f.worker(time.Hour, v1)
 		wg.Go(func() {
-			for empty := 0; empty < 3; {
+			for empty, rounds := 0, 0; empty < 3 && rounds < 200; rounds++ {
 				got, err := f.s.Claim(f.ctx(), pawl.Claim{Worker: w.ID, Has: v1, Limit: 3, Token: 1, Expired: true})
 				if err != nil {
 					t.Error(err)
