@@ -80,7 +80,7 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 
 // misuse is an error in how a step is called. It is the same on every execution, so it needs no row.
 func misuse(x *execution, path string, reason fault.Reason, text string) error {
-	return &Error{Run: x.row.ID, Step: path, Fault: fault.Fault{Class: fault.InvalidRequest, Reason: reason,
+	return &Error{Run: x.row.ID, Step: payload.Clean(path, 400), Fault: fault.Fault{Class: fault.InvalidRequest, Reason: reason,
 		Outcome: fault.OutcomeRejected, Message: payload.Clean(text, 4096)}}
 }
 
@@ -290,6 +290,10 @@ func (s *stepRun) attempts() ([]byte, error) {
 	x := s.x
 	x.quietN.Store(false)
 	for {
+		if s.row != nil && s.row.State == StepRetrying && s.expired() && s.maybeSent() { // the key ran out while it waited
+			s.markUncertain(s.row, nil)
+			return nil, x.waitFor(s.row)
+		}
 		row := s.next(s.row)
 		s.sent = x.w.boot()
 		if s.c.intent() {
@@ -441,10 +445,26 @@ func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value 
 		}
 	}()
 	s.x.e.hooks.Reach(hooks.EffectBegin, string(row.Run), row.Name)
-	out, err := s.c.exec(ctx, at, s.use)
+	var out any
+	var err error
+	returned, done := false, make(chan struct{})
+	go func() { // a goroutine of its own, because runtime.Goexit cannot be stopped
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil || !returned {
+				s.x.log.Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
+				err = fault.FromPanic(p)
+			}
+		}()
+		out, err = s.c.exec(ctx, at, s.use)
+		returned = true
+	}()
+	<-done
 	s.x.e.hooks.Reach(hooks.EffectDone, string(row.Run), row.Name)
 	if err != nil {
-		return nil, fault.FromContext(s.base, ctx, err)
+		f := fault.FromContext(s.base, ctx, err)
+		f.Err = nil // a method of it that panics is not called again
+		return nil, f
 	}
 	json, err := encode(out)
 	if err == nil {

@@ -124,7 +124,9 @@ func (x *execution) body() (result []byte, err error) {
 				result, err = nil, bodyPanic("runtime.Goexit was called")
 			}
 		}()
-		result, err = x.def.body(r, x.input)
+		if result, err = x.def.body(r, x.input); err != nil && !x.suspended {
+			err = tame(err)
+		}
 		returned = true
 	}()
 	<-done
@@ -133,6 +135,14 @@ func (x *execution) body() (result []byte, err error) {
 	r.branch.Lock()
 	defer r.branch.Unlock()
 	return result, err
+}
+
+// tame calls the methods of a body's error here, where a panic in one of them is caught, and nowhere else.
+func tame(err error) error {
+	if errors.Is(err, errInput) {
+		return err
+	}
+	return bodyFault(err)
 }
 
 func bodyPanic(p any) error {
@@ -196,7 +206,7 @@ func bodyFault(err error) *fault.Fault {
 		return &f
 	}
 	f := fault.From(err)
-	if f.Class == fault.OutcomeUnknown && f.Reason != fault.ReasonPanic {
+	if f.Class == fault.OutcomeUnknown {
 		f.Class, f.Outcome = fault.InvalidRequest, fault.OutcomeRejected
 	}
 	f.Err = nil

@@ -61,6 +61,9 @@ func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions) (*
 	}
 	p := &Plan{Run: id, Options: o}
 	p.refuse(refusals(run, family, &o)...)
+	p.live = o.Mode != PlanMove && !o.NewKeys && slices.ContainsFunc(family, func(r RunRow) bool {
+		return r.ID != id && !r.NewKeys && !r.State.Terminal()
+	})
 	pl := &planner{e: e, space: space, plan: p, run: run, rows: rows, now: now}
 	switch o.Mode {
 	case PlanRetry:
@@ -357,12 +360,13 @@ func (e *Engine) carry(ctx context.Context, tx Txn, p *Plan, mode PlanMode, a Ac
 	if err != nil {
 		return nil, nil, err
 	}
-	if again.Digest != p.Digest {
+	live := again.live
+	if again.Digest != p.Digest && !live { // the loser of two retries is told the other's id, not that its plan is stale
 		return nil, nil, fmt.Errorf("run %s has changed since the plan was made: %w", p.Run, ErrStale)
 	}
 	if len(again.Refusals) > 0 {
 		err := fmt.Errorf("%s of run %s: %s", mode, p.Run, strings.Join(again.Refusals, "; "))
-		if slices.ContainsFunc(again.Refusals, func(s string) bool { return strings.Contains(s, "only one may be live") }) {
+		if live {
 			err = fmt.Errorf("%w: %w", ErrLive, err)
 		}
 		return nil, nil, err

@@ -227,4 +227,6 @@ type Plan struct {
 	Cost      int64         `json:"estimated_cost_micros"`
 	Refusals  []string      `json:"refusals,omitempty"` // why it cannot be carried out as it stands
 	Digest    string        `json:"digest"`             // of what the plan was made from
+
+	live bool // another run of the lineage is not finished
 }

@@ -336,7 +336,7 @@ func TestKeyTTLExpiredIsAsOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			scene(t, func(t *testing.T, s *stage) {
 				w := flow("one", "v1", func(run *pawl.Run, in string) (string, error) {
-					return s.keyed(run, "a", in, pawl.KeyTTL(time.Minute), pawl.Retry(pawl.RetryPolicy{First: time.Hour, Max: time.Hour, Total: 9 * time.Hour}))
+					return s.keyed(run, "a", in, pawl.KeyTTL(time.Millisecond), pawl.Retry(pawl.RetryPolicy{First: 20 * time.Minute, Max: 20 * time.Minute, Total: 9 * time.Hour}))
 				})
 				var p *proc
 				s.on("a", func(_ context.Context, n int) (string, error) {
@@ -363,13 +363,33 @@ func TestKeyTTLExpiredIsAsOnce(t *testing.T) {
 	}
 }
 
+// DESIGN 3: nor is it sent again after KeyTTL by a short wait inside one execution.
+func TestKeyTTLExpiresDuringAShortWait(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		var first time.Time
+		id := one(s, fault.KindKeyed, nil, pawl.KeyTTL(200*time.Millisecond), pawl.Retry(pawl.RetryPolicy{First: 5 * time.Second, Max: 5 * time.Second}))
+		s.on("a", func(_ context.Context, n int) (string, error) {
+			if n == 1 {
+				first = time.Now()
+			}
+			if late := time.Since(first); late > 250*time.Millisecond {
+				t.Errorf("attempt %d was sent %v after the first, the far end forgot the key after 200 ms", n, late)
+			}
+			return "", errCut
+		})
+		s.reach(id, pawl.Blocked, pawl.Failed)
+	})
+}
+
 // C39, DESIGN 3: an unfinished effect is not sent with another input; resumed, it is sent with the stored one.
 func TestC39_InputChangedOfAnUnfinishedEffect(t *testing.T) {
 	for name, choice := range map[string]pawl.Choice{"resume": pawl.AnswerResume, "cancel": pawl.AnswerCancel} {
 		t.Run(name, func(t *testing.T) {
 			scene(t, func(t *testing.T, s *stage) {
-				amount := "10"
-				w := flow("pay", "v1", func(run *pawl.Run, _ string) (string, error) { return s.keyed(run, "charge", amount) })
+				pay := func(amount string) *pawl.Workflow[string, string] {
+					return flow("pay", "v1", func(run *pawl.Run, _ string) (string, error) { return s.keyed(run, "charge", amount) })
+				}
+				w := pay("10")
 				var p *proc
 				s.on("charge", func(_ context.Context, n int) (string, error) {
 					if n == 1 {
@@ -380,8 +400,7 @@ func TestC39_InputChangedOfAnUnfinishedEffect(t *testing.T) {
 				p = s.spawn("b1", w)
 				id := begin(s, w, "x")
 				time.Sleep(5 * time.Second)
-				amount = "20"
-				s.spawn("b2", w)
+				s.spawn("b2", pay("20"))
 				en := s.blocked(id, pawl.AskInputChanged)
 				s.want(map[string]int{"charge": 1})
 				s.resolve(en, choice)

@@ -39,43 +39,50 @@ func TxTable(bytes string) string {
 )`
 }
 
+// txTry is one call of a step in the store's own database.
+type txTry struct {
+	s       *stepRun
+	row     *StepRow
+	op      stepOp
+	carried []stepOp // results that were not durable yet and go with it
+	taken   bool     // carried is, and the run's writes wait
+}
+
 // callTx runs a step in the store's own database: the user's statements, then the results that are still buffered and
 // the step's row, and last the fence, so that of two transactions for one step only one commits.
 func (s *stepRun) callTx(ctx context.Context, row *StepRow) (value []byte, f *fault.Fault) {
 	x, prev := s.x, s.row
-	if x.e.store.Name() == "sqlite" { // the transaction holds the one write lock, and heartbeats wait behind it
+	t := &txTry{s: s, row: row, op: s.move(row, StepSucceeded)}
+	defer t.release()
+	if x.e.store.Name() == "sqlite" {
+		// The transaction holds the one write lock: heartbeats wait behind it, and so would a flush.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, x.e.o.lease()/3, fault.ReasonStepDeadline)
 		defer cancel()
+		t.take()
 	}
-	x.writing.Lock()
-	defer x.writing.Unlock()
-	x.mu.Lock()
-	carried, failed := x.buf, x.failed
-	x.buf = nil
-	x.mu.Unlock()
-	if failed != nil {
-		x.report(carried)
-		return nil, leaseLost()
-	}
-	op := s.move(row, StepSucceeded)
-	q := x.write(append(slices.Clone(carried), op), nil)
+	unknown := false
 	for try := 0; ; try++ {
 		var err error
-		if value, f, err = s.tryTx(ctx, q, row, try > 0); err == nil {
+		if value, f, err = t.once(ctx, unknown); err == nil {
 			x.w.beatSoon()
 			x.e.hooks.Reach(hooks.ResultWritten, string(x.row.ID), row.Name)
 			return value, nil
 		}
-		// Not there means not landed yet. The next try's fence waits until the old transaction has ended.
-		if errors.Is(err, ErrCommitUnknown) && pause(x.hold, backoff(try, 50*time.Millisecond, time.Second)) == nil {
-			continue
+		switch {
+		case f == nil && errors.Is(err, ErrCommitUnknown):
+			// Not there means not landed yet. The next try's fence waits until the old transaction has ended.
+			unknown = true
+			if pause(x.hold, backoff(try, 50*time.Millisecond, time.Second)) == nil {
+				continue
+			}
+		case f != nil && (f.Reason == fault.ReasonSerialization || f.Reason == fault.ReasonDeadlock) && try < 10:
+			if pause(ctx, backoff(try, 5*time.Millisecond, 500*time.Millisecond)) == nil {
+				continue
+			}
 		}
 		s.row = prev
-		x.mu.Lock()
-		x.buf = append(carried, x.buf...)
-		x.mu.Unlock()
-		if errors.Is(err, ErrLeaseLost) {
+		if errors.Is(err, ErrLeaseLost) && f == nil {
 			x.lose(err)
 			return nil, leaseLost()
 		}
@@ -84,6 +91,33 @@ func (s *stepRun) callTx(ctx context.Context, row *StepRow) (value []byte, f *fa
 		}
 		return nil, undone(f)
 	}
+}
+
+// take makes the run's other writes wait and takes what they have not written yet.
+func (t *txTry) take() {
+	if t.taken {
+		return
+	}
+	x := t.s.x
+	x.writing.Lock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	t.taken, t.carried, x.buf = true, x.buf, nil
+}
+
+// release lets the run's writes go on, and gives back what was not written.
+func (t *txTry) release() {
+	if !t.taken {
+		return
+	}
+	x := t.s.x
+	x.mu.Lock()
+	x.buf = append(t.carried, x.buf...)
+	if len(x.buf) > 0 && x.timer != nil {
+		x.timer.Reset(x.e.o.flushDelay())
+	}
+	x.mu.Unlock()
+	x.writing.Unlock()
 }
 
 func leaseLost() *fault.Fault {
@@ -100,32 +134,25 @@ func undone(f *fault.Fault) *fault.Fault {
 	return f
 }
 
-// tryTx is one try. With unknown set, an earlier one may have landed or be on its way: the fence comes first, which
+// once is one try. With unknown set, an earlier one may have landed or be on its way: the fence comes first, which
 // waits for its end, and if the row is there the step has succeeded.
-func (s *stepRun) tryTx(ctx context.Context, q *write, row *StepRow, unknown bool) (value []byte, f *fault.Fault, err error) {
-	x := s.x
+func (t *txTry) once(ctx context.Context, unknown bool) (value []byte, f *fault.Fault, err error) {
+	x, row := t.s.x, t.row
 	err = x.e.store.UpdateSQL(ctx, func(ctx context.Context, tx Txn, user *sql.Tx) error {
 		value, f = nil, nil
 		if unknown {
-			if _, err := x.e.fence(ctx, tx, q); err != nil {
+			var landed bool
+			if value, landed, err = t.landed(ctx, tx); err != nil || landed {
 				return err
-			}
-			there, err := tx.Step(ctx, row.Run, row.Name)
-			if err != nil {
-				return err
-			}
-			if there != nil && there.State == StepSucceeded && there.Attempt == row.Attempt && there.Epoch == row.Epoch {
-				value = there.Value
-				*row = *there
-				return nil
 			}
 		}
-		if value, f = s.guarded(ctx, row, attempt{tx: user}); f != nil {
+		if value, f = t.s.guarded(ctx, row, attempt{tx: user}); f != nil {
 			return f
 		}
 		row.Value, row.ValueSize = value, len(value)
+		t.take()
 		now, err := tx.Now(ctx)
-		if errors.Is(err, sql.ErrTxDone) {
+		if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
 			f = &fault.Fault{Class: fault.InvalidRequest, Reason: fault.ReasonInvalidValue, Outcome: fault.OutcomeMaybeExecuted,
 				Message: "the callback ended the transaction itself; what it wrote may be committed without a journal row"}
 			return f
@@ -133,21 +160,44 @@ func (s *stepRun) tryTx(ctx context.Context, q *write, row *StepRow, unknown boo
 		if err != nil {
 			return err
 		}
-		if _, err := x.e.applyOps(ctx, tx, q, now, unknown); err != nil {
-			return err
-		}
-		x.e.hooks.Reach(hooks.TxCommitting, string(row.Run), row.Name)
-		run, err := x.e.fence(ctx, tx, q)
-		if err != nil {
-			return err
-		}
-		if run.Lost > 0 {
-			run.Lost = 0
-			return tx.SaveRun(ctx, run)
-		}
-		return nil
+		return t.journal(ctx, tx, now, unknown)
 	})
+	if err == nil {
+		t.carried = nil
+	}
 	return value, f, err
+}
+
+// landed reports whether an earlier try has committed. The fence is locked, so none is on its way any more.
+func (t *txTry) landed(ctx context.Context, tx Txn) (value []byte, landed bool, err error) {
+	if _, err := t.s.x.e.fence(ctx, tx, t.s.x.write(nil, nil)); err != nil {
+		return nil, false, err
+	}
+	there, err := tx.Step(ctx, t.row.Run, t.row.Name)
+	if err != nil || there == nil || there.State != StepSucceeded || there.Attempt != t.row.Attempt || there.Epoch != t.row.Epoch {
+		return nil, false, err
+	}
+	*t.row = *there
+	return there.Value, true, nil
+}
+
+// journal writes the carried results and the step's row, and then the fence.
+func (t *txTry) journal(ctx context.Context, tx Txn, now int64, unknown bool) error {
+	x := t.s.x
+	q := x.write(append(slices.Clone(t.carried), t.op), nil)
+	if _, err := x.e.applyOps(ctx, tx, q, now, unknown); err != nil {
+		return err
+	}
+	x.e.hooks.Reach(hooks.TxCommitting, string(t.row.Run), t.row.Name)
+	run, err := x.e.fence(ctx, tx, q)
+	if err != nil {
+		return err
+	}
+	if run.Lost > 0 {
+		run.Lost = 0
+		return tx.SaveRun(ctx, run)
+	}
+	return nil
 }
 
 const (

@@ -407,14 +407,14 @@ func TestW6_OneLiveRunPerLineage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.desk.Fork(t.Context(), p2, ann); !errors.Is(err, pawl.ErrStale) && !errors.Is(err, pawl.ErrLive) {
-			t.Errorf("second: got %v, want ErrStale or ErrLive", err)
-		}
-		again := s.plan(id, pawl.PlanOptions{Mode: pawl.PlanRetry})
-		_, err = s.desk.Retry(t.Context(), again, ann)
-		mentions(t, err, string(next))
-		if !errors.Is(err, pawl.ErrLive) {
-			t.Errorf("a fresh plan: got %v, want ErrLive", err)
+		_, err1 := s.desk.Retry(t.Context(), p1, ann)
+		_, err2 := s.desk.Fork(t.Context(), p2, ann)
+		_, err3 := s.desk.Retry(t.Context(), s.plan(id, pawl.PlanOptions{Mode: pawl.PlanRetry}), ann)
+		for _, err := range []error{err1, err2, err3} {
+			mentions(t, err, string(next))
+			if !errors.Is(err, pawl.ErrLive) {
+				t.Errorf("got %v, want ErrLive: the loser is told the other's id", err)
+			}
 		}
 		s.reach(next, pawl.Succeeded)
 	})

@@ -94,7 +94,7 @@ func fill(t *testing.T, s *sqlstore.Store, conn *sql.Conn, n int) {
 	}
 	for i := range rows {
 		for k := range 3 {
-			if i%4 == 0 { // enough
+			if i%20 == 0 || i < 3 { // enough
 				step := pawl.StepRow{Run: rows[i].ID, Name: fmt.Sprint(k), Kind: fault.KindRepeatable, State: pawl.StepSucceeded, Attempt: 1, Value: []byte(`"value"`)}
 				if err := on.InsertStep(t.Context(), &step); err != nil {
 					t.Fatal(err)
