@@ -120,9 +120,14 @@ func (x *execution) reuse(row *StepRow, hash []byte) ([]byte, error) {
 		}
 		value = full.Value
 	}
+	return x.opened(row.Name, value)
+}
+
+// opened is the JSON of a stored result.
+func (x *execution) opened(step string, value []byte) ([]byte, error) {
 	json, err := x.e.open(value)
 	if err != nil {
-		return nil, x.undecodable(row.Name, err)
+		return nil, x.undecodable(step, err)
 	}
 	return json, nil
 }
@@ -160,7 +165,7 @@ func (s *stepRun) admit() error {
 	case x.life.Err() != nil, x.w.stopping.Load():
 		x.released = true
 		return x.suspend()
-	case s.base.Err() != nil && !(s.row != nil && s.row.Foreign && s.row.State == StepInFlight):
+	case s.base.Err() != nil && (s.row == nil || !s.row.Foreign || s.row.State != StepInFlight):
 		return &Error{Run: x.row.ID, Step: s.path, Fault: fault.Fault{Class: fault.Canceled, Reason: fault.ReasonRunCanceled,
 			Outcome: fault.OutcomeNotSent, Message: "the run is cancelled, the step was not begun"}}
 	}
@@ -168,13 +173,11 @@ func (s *stepRun) admit() error {
 }
 
 // resume deals with a row that an earlier execution left, and with the questions that come before a first attempt.
-func (s *stepRun) resume() (value []byte, err error, done bool) { //nolint:revive // the error is the step's, not resume's
+func (s *stepRun) resume() (value []byte, err error, done bool) {
 	x, row := s.x, s.row
 	if row == nil {
-		if ask := s.first(); ask != nil {
-			return nil, ask, true
-		}
-		return nil, nil, false
+		err := s.first()
+		return nil, err, err != nil
 	}
 	if row.Input == nil && (row.State == StepUncertain || row.UseStored) {
 		full, err := x.full(row.Name)
@@ -187,17 +190,8 @@ func (s *stepRun) resume() (value []byte, err error, done bool) { //nolint:reviv
 	if s.inputChanged() {
 		return nil, x.ask(AskInputChanged, s.path, fmt.Sprintf("attempt %d of %s %q may have been sent with another input than the one it would have now", row.Attempt, row.Kind, s.path)), true
 	}
-	if row.UseStored {
-		if s.use, err = x.e.open(row.Input); err != nil {
-			return nil, x.undecodable(s.path, err), true
-		}
-		s.hash, s.in = row.InputHash, row.Input
-	}
-	if row.Key != "" {
-		s.key = row.Key
-	}
-	if row.Fault != nil {
-		s.held = row.Fault.Outcome
+	if err := s.adopt(row); err != nil {
+		return nil, err, true
 	}
 	switch {
 	case row.State == StepUncertain:
@@ -208,14 +202,29 @@ func (s *stepRun) resume() (value []byte, err error, done bool) { //nolint:reviv
 		x.log.Warn("the far end may have forgotten the key of an effect that may have happened", "step", s.path, "attempt", row.Attempt)
 		s.markUncertain(row, nil)
 		return s.uncertain()
-	case row.State == StepRetrying:
-		if wait := time.Duration(row.NextAt-x.w.now()) * time.Microsecond; wait > 0 {
-			if err := s.wait(wait); err != nil {
-				return nil, err, true
-			}
-		}
+	case row.State == StepRetrying && row.NextAt > x.w.now():
+		err := s.wait(time.Duration(row.NextAt-x.w.now()) * time.Microsecond)
+		return nil, err, err != nil
 	}
 	return nil, nil, false
+}
+
+// adopt takes over from the row what later attempts must keep: its key, the worst outcome so far, and its input if a
+// person said so.
+func (s *stepRun) adopt(row *StepRow) (err error) {
+	if row.UseStored {
+		if s.use, err = s.x.e.open(row.Input); err != nil {
+			return s.x.undecodable(s.path, err)
+		}
+		s.hash, s.in = row.InputHash, row.Input
+	}
+	if row.Key != "" {
+		s.key = row.Key
+	}
+	if row.Fault != nil {
+		s.held = row.Fault.Outcome
+	}
+	return nil
 }
 
 // first asks what must be known before a step without a row begins.
@@ -295,34 +304,46 @@ func (s *stepRun) attempts() ([]byte, error) {
 			return nil, x.waitFor(s.row)
 		}
 		row := s.next(s.row)
-		s.sent = x.w.boot()
-		if s.c.intent() {
-			if err := s.writeIntent(row); err != nil {
-				s.neverBegan(row)
-				return nil, x.suspend()
-			}
-		} else if s.c.kind != fault.KindTx {
-			if err := x.commit(nil, nil); err != nil {
-				return nil, x.suspend()
-			}
-		}
-		// A heartbeat after a long stillness renews the lease and finds that the run is not ours any more: both count.
-		if (s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed || s.c.o.paid) && (x.hold.Err() != nil || !x.w.trusted()) {
-			s.neverBegan(row)
-			x.lose(ErrLeaseLost)
+		if !s.ready(row) {
 			return nil, x.suspend()
 		}
 		began := x.w.boot()
 		value, f := s.call(row)
 		row.Usage.Latency = x.w.boot() - began
 		if f == nil {
-			return value, s.succeed(row, value)
+			s.succeed(row, value)
+			return x.opened(row.Name, value)
 		}
 		again, err := s.fail(row, f)
 		if !again {
 			return nil, err
 		}
 	}
+}
+
+// ready makes durable what must be before the attempt begins, and says whether it may begin.
+func (s *stepRun) ready(row *StepRow) bool {
+	x := s.x
+	s.sent = x.w.boot()
+	switch {
+	case s.c.intent():
+		if err := s.writeIntent(row); err != nil {
+			s.neverBegan(row)
+			return false
+		}
+	case s.c.kind == fault.KindTx:
+		return true // its transaction carries what came before it
+	default:
+		return x.commit(nil, nil) == nil
+	}
+	effect := s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed || s.c.o.paid
+	// A heartbeat after a long stillness renews the lease and finds that the run is not ours any more: both count.
+	if effect && (x.hold.Err() != nil || !x.w.trusted()) {
+		s.neverBegan(row)
+		x.lose(ErrLeaseLost)
+		return false
+	}
+	return true
 }
 
 // neverBegan reports, for an intent that is or may be on record, that its effect was not begun.
@@ -480,15 +501,14 @@ func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value 
 }
 
 // succeed hands the result to the body. It rides with the run's next write.
-func (s *stepRun) succeed(row *StepRow, value []byte) error {
+func (s *stepRun) succeed(row *StepRow, value []byte) {
 	if s.c.kind == fault.KindTx && s.c.db == nil {
-		return nil // durable already
+		return // durable already
 	}
 	op := s.move(row, StepSucceeded)
 	row.Value, row.ValueSize = value, len(value)
 	op.effects = s.c.intent()
 	s.x.buffer(op)
-	return nil
 }
 
 // move is the write that ends row's attempt in state.

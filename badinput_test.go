@@ -180,9 +180,11 @@ func TestResultThatCannotBeStored(t *testing.T) {
 		for _, k := range kinds {
 			t.Run(name+" "+k.String(), func(t *testing.T) {
 				scene(t, func(t *testing.T, s *stage) {
-					made := func() (map[string]any, error) { s.effect("a"); return map[string]any{"field": v}, nil }
 					w := flow("bad", "v1", func(run *pawl.Run, in string) (string, error) {
-						_, err := anyStep(run, k, "a", in, made)
+						_, err := anyStep(run, k, "a", in, func() (map[string]any, error) {
+							s.effect("a")
+							return map[string]any{"field": v}, nil
+						})
 						if !errors.Is(err, fault.ReasonNotStorable) && !errors.Is(err, fault.ReasonTooLarge) {
 							return "", err
 						}

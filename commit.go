@@ -114,7 +114,7 @@ func (e *Engine) apply(ctx context.Context, tx Txn, q *write, unknown bool) erro
 		if progress {
 			run.Lost = 0
 		}
-		return q.end.apply(ctx, e, tx, run, now)
+		return q.end.apply(ctx, tx, run, now)
 	}
 	if progress && run.Lost > 0 {
 		run.Lost = 0

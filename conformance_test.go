@@ -194,7 +194,7 @@ func crashAt(t *testing.T, s *stage, point hooks.Point, nth int) {
 			t.Errorf("asked about %q, want only about the Once step", en.Step)
 		}
 		s.resolve(en, pawl.AnswerHappened)
-		d = s.reach(id, pawl.Succeeded)
+		s.reach(id, pawl.Succeeded)
 	}
 	again := 0
 	for _, k := range kinds {

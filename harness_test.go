@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -23,12 +24,12 @@ func bubbleClock() func() time.Duration {
 }
 
 // migrated is a SQLite file with the schema, made once: migrating costs more than most tests.
-var migrated = sync.OnceValues(func() ([]byte, error) {
+var migrated = sync.OnceValues(func() (file []byte, err error) {
 	dir, err := os.MkdirTemp("", "pawl-test-")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	path := filepath.Join(dir, "pawl.db")
 	s, err := sqlite.Open(path, nil)
 	if err != nil {
@@ -148,7 +149,7 @@ func (b *bench) show(e *pawl.Engine, id pawl.RunID) *pawl.RunDetail {
 }
 
 // until waits, in bubble time, for the run to reach a state.
-func (b *bench) until(e *pawl.Engine, id pawl.RunID, want ...pawl.RunState) *pawl.RunDetail {
+func (b *bench) until(id pawl.RunID, want ...pawl.RunState) {
 	b.t.Helper()
 	for range 20_000 {
 		var run *pawl.RunRow
@@ -160,7 +161,7 @@ func (b *bench) until(e *pawl.Engine, id pawl.RunID, want ...pawl.RunState) *paw
 			b.t.Fatal(err)
 		}
 		if slices.Contains(want, run.State) {
-			return b.show(e, id)
+			return
 		}
 		if run.State.Terminal() {
 			b.t.Fatalf("run is %s, want %v; fault %+v", run.State, want, run.Fault)
@@ -168,7 +169,6 @@ func (b *bench) until(e *pawl.Engine, id pawl.RunID, want ...pawl.RunState) *paw
 		time.Sleep(200 * time.Millisecond)
 	}
 	b.t.Fatalf("run never became %v", want)
-	return nil
 }
 
 func (b *bench) entry(e *pawl.Engine, kind pawl.EntryKind) pawl.Entry {

@@ -143,6 +143,7 @@ func (e *Engine) answer(ctx context.Context, tx Txn, run *RunRow, en *EntryRow, 
 		err = e.resumeEntry(ctx, tx, run, en)
 	case AnswerAccept:
 		return finish(ctx, tx, run, run.Intended, run.Fault, nil)
+	case AnswerHappened, AnswerDidNotHappen, AnswerGiveUp, AnswerRunIt: // the row or the closed entry says it
 	}
 	if err != nil {
 		return err
@@ -193,6 +194,8 @@ func (e *Engine) answerUncertain(ctx context.Context, tx Txn, run *RunRow, en *E
 		if run.CancelAt > 0 {
 			run.Intended, run.Fault = Cancelled, nil
 		}
+	default: // unreachable unless the table of answers is wrong
+		return fmt.Errorf("an uncertain step cannot be answered with %q", a.Choice)
 	}
 	ok, err := tx.MoveStep(ctx, row, a.Attempt)
 	if err == nil && !ok {
@@ -293,6 +296,7 @@ func (e *Engine) resumeEntry(ctx context.Context, tx Txn, run *RunRow, en *Entry
 		if ok, err := tx.MoveStep(ctx, row, row.Attempt); err != nil || !ok {
 			return fmt.Errorf("step %q is not waiting for another round: %w", en.Step, errors.Join(err, ErrConflict))
 		}
+	default: // nothing to reset
 	}
 	return nil
 }

@@ -28,8 +28,7 @@ type Key string
 // and manual retry of the step.
 type OpKey string
 
-func newRunID() RunID     { return RunID(uuid.Must(uuid.NewV7()).String()) }
-func newEntryID() EntryID { return EntryID(uuid.Must(uuid.NewV7()).String()) }
+func newRunID() RunID { return RunID(uuid.Must(uuid.NewV7()).String()) }
 func newWorkerID() WorkerID {
 	return WorkerID(uuid.Must(uuid.NewRandom()).String())
 }

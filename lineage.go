@@ -75,9 +75,7 @@ func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions) (*
 	default:
 		return nil, fmt.Errorf("unknown plan mode %q", o.Mode)
 	}
-	if err := pl.replay(ctx, tx); err != nil {
-		return nil, err
-	}
+	pl.replay(ctx, tx)
 	pl.totals()
 	p.Digest = digest(run, family, rows, p.Options)
 	return p, nil
@@ -112,15 +110,7 @@ func (p *Plan) refuse(texts ...string) { p.Refusals = append(p.Refusals, texts..
 // refusals are reasons that concern the run as a whole.
 func refusals(run *RunRow, family []RunRow, o *PlanOptions) (why []string) {
 	if o.Mode == PlanMove {
-		switch {
-		case run.State.Terminal():
-			why = append(why, fmt.Sprintf("the run is %s: only an unfinished run can be moved", run.State))
-		case run.State == Running:
-			why = append(why, "a worker holds the run: only a queued, waiting or blocked run can be moved")
-		case !versionPattern.MatchString(o.Version):
-			why = append(why, fmt.Sprintf("version %q: want v and a number, like v2", o.Version))
-		}
-		return why
+		return moveRefusals(run, o)
 	}
 	if o.Mode == PlanRetry && run.State == Succeeded {
 		why = append(why, "the run succeeded: there is nothing to retry; `fork` re-executes")
@@ -145,6 +135,18 @@ func refusals(run *RunRow, family []RunRow, o *PlanOptions) (why []string) {
 		}
 	}
 	return why
+}
+
+func moveRefusals(run *RunRow, o *PlanOptions) []string {
+	switch {
+	case run.State.Terminal():
+		return []string{fmt.Sprintf("the run is %s: only an unfinished run can be moved", run.State)}
+	case run.State == Running:
+		return []string{"a worker holds the run: only a queued, waiting or blocked run can be moved"}
+	case !versionPattern.MatchString(o.Version):
+		return []string{fmt.Sprintf("version %q: want v and a number, like v2", o.Version)}
+	}
+	return nil
 }
 
 // planner fills a plan's steps.
@@ -219,25 +221,10 @@ func (pl *planner) fork() {
 	}
 	for i := range pl.rows {
 		row := &pl.rows[i]
-		named := slices.Contains(o.Repeat, row.Name)
-		harmful := row.Kind == fault.KindOnce || pl.expired(row)
-		mayHave := row.State == StepSucceeded || row.Fault == nil || !row.Fault.Outcome.Proven()
-		switch {
-		case row.Begun < from && row.State == StepSucceeded:
-			pl.add(row, Reuse, "")
-		case harmful && mayHave && !named && row.State == StepSucceeded:
-			pl.add(row, Refused, "it happened; name it in Repeat to have it happen again")
+		fate, why := pl.forked(row, row.Begun >= from)
+		pl.add(row, fate, why)
+		if fate == Refused {
 			pl.plan.refuse(fmt.Sprintf("%s %q would run again: allow it with --repeat %q", row.Kind, row.Name, row.Name))
-		case (harmful || row.State == StepGivenUp) && mayHave && !named:
-			pl.add(row, Ask, "nobody knows whether it happened")
-		case named:
-			pl.add(row, Rerun, "repeated on purpose")
-		case row.Kind == fault.KindTx && row.State == StepSucceeded && !row.Foreign:
-			pl.add(row, Rerun, "writes again")
-		case row.Kind == fault.KindKeyed:
-			pl.add(row, Rerun, keyWhy(o, row.Name))
-		default:
-			pl.add(row, Rerun, "")
 		}
 	}
 	for _, name := range o.Repeat {
@@ -245,6 +232,29 @@ func (pl *planner) fork() {
 			pl.plan.refuse(fmt.Sprintf("the run has no step %q to repeat", name))
 		}
 	}
+}
+
+// forked says what a fork does with a row; again tells whether it is at or after the step that the fork begins from.
+func (pl *planner) forked(row *StepRow, again bool) (Fate, string) {
+	o := &pl.plan.Options
+	done := row.State == StepSucceeded
+	harmful := row.Kind == fault.KindOnce || pl.expired(row)
+	mayHave := done || row.Fault == nil || !row.Fault.Outcome.Proven()
+	switch {
+	case !again && done:
+		return Reuse, ""
+	case slices.Contains(o.Repeat, row.Name):
+		return Rerun, "repeated on purpose"
+	case harmful && done:
+		return Refused, "it happened; name it in Repeat to have it happen again"
+	case row.State == StepGivenUp, harmful && mayHave:
+		return Ask, "nobody knows whether it happened"
+	case row.Kind == fault.KindTx && done && !row.Foreign:
+		return Rerun, "writes again"
+	case row.Kind == fault.KindKeyed:
+		return Rerun, keyWhy(o, row.Name)
+	}
+	return Rerun, ""
 }
 
 func keyWhy(o *PlanOptions, path string) string {
@@ -282,26 +292,28 @@ func (pl *planner) move() {
 }
 
 // replay runs the body over the steps that would be reused, to see which it comes by and where it goes on.
-func (pl *planner) replay(ctx context.Context, tx Txn) error {
+func (pl *planner) replay(ctx context.Context, tx Txn) {
 	run, p := *pl.run, pl.plan
 	if p.Options.Mode == PlanMove {
 		run.Version = p.Options.Version
 	}
 	def := pl.e.defs[VersionID{run.Workflow, run.Version}]
 	if def == nil || len(p.Steps) < len(pl.rows) {
-		return nil
+		return
 	}
-	keep := map[string]*StepRow{}
+	rows, keep := make(map[string]*StepRow, len(pl.rows)), map[string]*StepRow{}
 	for i := range pl.rows {
-		j := slices.IndexFunc(p.Steps, func(s PlannedStep) bool { return s.Name == pl.rows[i].Name })
-		if j >= 0 && p.Steps[j].Fate == Reuse {
-			keep[pl.rows[i].Name] = &pl.rows[i]
+		rows[pl.rows[i].Name] = &pl.rows[i]
+	}
+	for i := range p.Steps {
+		if p.Steps[i].Fate == Reuse {
+			keep[p.Steps[i].Name] = rows[p.Steps[i].Name]
 		}
 	}
 	dry, err := pl.e.replay(ctx, tx, def, &run, keep)
 	if err != nil {
 		p.refuse(fmt.Sprintf("the body could not be replayed over the journal: %v", err))
-		return nil
+		return
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -314,10 +326,9 @@ func (pl *planner) replay(ctx context.Context, tx Txn) error {
 			s.Calls = dry.calls
 		}
 	}
-	if dry.next != "" && !slices.ContainsFunc(p.Steps, func(s PlannedStep) bool { return s.Name == dry.next }) {
+	if dry.next != "" && rows[dry.next] == nil {
 		p.Steps = append(p.Steps, PlannedStep{Name: dry.next, Kind: dry.kind, Fate: Rerun, Paid: dry.paid, Calls: dry.calls, Why: "the first step without a row"})
 	}
-	return nil
 }
 
 func (pl *planner) totals() {
@@ -331,17 +342,16 @@ func (pl *planner) totals() {
 
 // digest is what a plan was made from: if any of it changes, the plan is stale.
 func digest(run *RunRow, family []RunRow, rows []StepRow, o PlanOptions) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %d %s\n", run.ID, run.State, run.Epoch, run.Version)
+	opts, _ := json.Marshal(o) // strings and booleans always encode
+	text := fmt.Appendf(opts, "\n%s %s %d %s\n", run.ID, run.State, run.Epoch, run.Version)
 	for i := range family {
-		fmt.Fprintf(h, "%s %s\n", family[i].ID, family[i].State)
+		text = fmt.Appendf(text, "%s %s\n", family[i].ID, family[i].State)
 	}
 	for i := range rows {
-		fmt.Fprintf(h, "%q %s %d %d\n", rows[i].Name, rows[i].State, rows[i].Attempt, rows[i].Epoch)
+		text = fmt.Appendf(text, "%q %s %d %d\n", rows[i].Name, rows[i].State, rows[i].Attempt, rows[i].Epoch)
 	}
-	opts, _ := json.Marshal(o) // strings and booleans always encode
-	h.Write(opts)
-	return hex.EncodeToString(h.Sum(nil)[:12])
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:12])
 }
 
 // carry makes the plan again under the run's lock and refuses it if anything has changed since it was shown.

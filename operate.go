@@ -332,6 +332,7 @@ func cancelRun(ctx context.Context, tx Txn, run *RunRow, a Act, now int64) error
 			return tx.SaveRun(ctx, run)
 		}
 		return cancelNow(ctx, tx, run, a.By, a.Reason, now)
+	default:
 	}
 	if run.Started == 0 {
 		return finish(ctx, tx, run, Cancelled, nil, nil)

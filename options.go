@@ -273,6 +273,7 @@ func Settle(d time.Duration) EffectOption {
 // Verdict is what a probe found out.
 type Verdict uint8
 
+// The verdicts.
 const (
 	CannotTell   Verdict = iota // the zero value: ask a person
 	Happened                    // the effect is there; its result is returned
@@ -286,9 +287,9 @@ func (v Verdict) String() string {
 		return "happened"
 	case DidNotHappen:
 		return "did not happen"
-	default:
-		return "cannot tell"
+	case CannotTell:
 	}
+	return "cannot tell"
 }
 
 type probeFunc func(ctx context.Context, it Intent, in []byte) (value []byte, v Verdict, err error)

@@ -171,6 +171,7 @@ type AuditEntry struct {
 // PlanMode says what the planned run does with what its parent has finished.
 type PlanMode string
 
+// The modes.
 const (
 	PlanRetry PlanMode = "retry" // reuse every finished step, continue
 	PlanFork  PlanMode = "fork"  // re-execute from a step or from the start
@@ -196,6 +197,7 @@ type PlanOptions struct {
 // Fate is what a plan does with a step.
 type Fate string
 
+// The fates.
 const (
 	Reuse   Fate = "reuse"   // its stored result is returned
 	Rerun   Fate = "rerun"   // it is executed (again)

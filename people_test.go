@@ -57,15 +57,9 @@ func unknownRun(s *stage, opts ...any) pawl.RunID {
 	return begin(s, w, "x")
 }
 
-func uncertain(s *stage, opts ...any) (pawl.RunID, pawl.Entry) {
+func uncertain(s *stage) (pawl.RunID, pawl.Entry) {
 	s.t.Helper()
-	id := lostRun(s, opts...)
-	return id, s.blocked(id, pawl.AskUncertain)
-}
-
-func unknownMail(s *stage, opts ...any) (pawl.RunID, pawl.Entry) {
-	s.t.Helper()
-	id := unknownRun(s, opts...)
+	id := lostRun(s)
 	return id, s.blocked(id, pawl.AskUncertain)
 }
 

@@ -62,7 +62,7 @@ func attemptOver(ctx context.Context, tx Txn, row *StepRow) (at, now int64, dead
 }
 
 // uncertain asks the step's probe, if it has one and its time has come, and otherwise suspends the body.
-func (s *stepRun) uncertain() (value []byte, err error, done bool) { //nolint:revive // the error is the step's
+func (s *stepRun) uncertain() (value []byte, err error, done bool) {
 	x, row := s.x, s.row
 	if s.c.o.probe == nil || row.NextProbe == 0 || row.NextProbe > x.w.now() {
 		return nil, x.waitFor(row), true
@@ -125,7 +125,7 @@ func (s *stepRun) ask() (value []byte, v Verdict, err error) {
 }
 
 // probed settles the step by the probe's verdict, which is kept as evidence.
-func (s *stepRun) probed(state StepState, value []byte, v Verdict) ([]byte, error, bool) { //nolint:revive // the error is the step's
+func (s *stepRun) probed(state StepState, value []byte, v Verdict) ([]byte, error, bool) {
 	x := s.x
 	row := *s.row
 	row.State, row.Value, row.ValueSize, row.NextProbe = state, value, len(value), 0

@@ -69,6 +69,7 @@ func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
 		return false, x.waitFor(s.row)
 	case fault.ActionRequeue:
 		return false, s.requeue(row, lost)
+	case fault.ActionFail:
 	}
 	if x.def.blockOnExhausted && !f.Class.Terminal() && f.Class != fault.QuotaExhausted && f.Reason != fault.ReasonNotStorable {
 		op := s.retryOp(row, lost, 0)

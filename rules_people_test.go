@@ -65,13 +65,13 @@ func TestTerminalNeedsClosedRows(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop := b.work(e)
-		d := b.until(e, h.ID(), pawl.Blocked)
+		b.until(h.ID(), pawl.Blocked)
 		stop()
 		en := b.entry(e, pawl.AskUncertain)
 		if err := e.Resolve(t.Context(), pawl.Answer{Entry: en.ID, Attempt: en.Attempt, Choice: pawl.AnswerHappened, Result: []byte("1"), By: "ann"}); err != nil {
 			t.Fatal(err)
 		}
-		if d = b.show(e, h.ID()); d.State != pawl.Cancelled {
+		if d := b.show(e, h.ID()); d.State != pawl.Cancelled {
 			t.Errorf("after the answer the run is %s, want its intended end, cancelled", d.State)
 		}
 	})
@@ -92,7 +92,7 @@ func TestTwoSettlers(t *testing.T) {
 			one.Name, two.Name = "0/s", "1/s"
 			b.plant(h.ID(), one, two)
 			stop := b.work(e)
-			b.until(e, h.ID(), pawl.Blocked)
+			b.until(h.ID(), pawl.Blocked)
 			stop()
 			all, _, err := e.Inbox(t.Context(), pawl.InboxQuery{})
 			if err != nil || len(all) != 2 {

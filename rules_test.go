@@ -17,9 +17,9 @@ import (
 // spy wraps a store: it counts write transactions and journal pages, and can lose replies.
 type spy struct {
 	pawl.Store
-	commits, claims, pages, beats atomic.Int64
-	update                        func(ctx context.Context, fn func(context.Context, pawl.Txn) error) error
-	claim                         func(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error)
+	commits, claims, pages atomic.Int64
+	update                 func(ctx context.Context, fn func(context.Context, pawl.Txn) error) error
+	claim                  func(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error)
 }
 
 func (s *spy) Update(ctx context.Context, fn func(context.Context, pawl.Txn) error) error {

@@ -29,7 +29,7 @@ type waitOn struct {
 }
 
 // apply writes the end. The run's row is locked and is this claim's.
-func (end *runEnd) apply(ctx context.Context, e *Engine, tx Txn, run *RunRow, now int64) error {
+func (end *runEnd) apply(ctx context.Context, tx Txn, run *RunRow, now int64) error {
 	letGo(run)
 	switch {
 	case end.finish != "":
@@ -130,51 +130,59 @@ func settle(ctx context.Context, tx Txn, run *RunRow, now int64, end *runEnd) er
 	if run.Intended != "" { // a person gave up while the body ran
 		return finish(ctx, tx, run, run.Intended, run.Fault, nil)
 	}
-	open, err := tx.OpenSteps(ctx, run.ID)
+	w, err := look(ctx, tx, run.ID, now, end.suspend)
 	if err != nil {
 		return err
+	}
+	switch {
+	case w.ready, run.CancelAt > 0 && !end.cancels && !w.asked: // a cancel it has not seen: the body goes on to its compensation
+		run.State, run.Due = Queued, now
+	case w.due > 0:
+		run.State, run.Due = Waiting, w.due
+	default:
+		run.State, run.Due = Blocked, 0
+	}
+	return tx.SaveRun(ctx, run)
+}
+
+// outlook is what the steps that a body waits for have come to.
+type outlook struct {
+	ready bool  // one of them, or nothing, is waited for
+	asked bool  // a person is asked about one
+	due   int64 // when the first may go on by itself; 0 never
+}
+
+func look(ctx context.Context, tx Txn, id RunID, now int64, on []waitOn) (w outlook, err error) {
+	open, err := tx.OpenSteps(ctx, id)
+	if err != nil {
+		return w, err
 	}
 	rows := make(map[string]*StepRow, len(open))
 	for i := range open {
 		rows[open[i].Name] = &open[i]
 	}
-	ready, due, asked := len(end.suspend) == 0, int64(0), false
-	sooner := func(t int64) {
-		if due == 0 || t < due {
-			due = t
-		}
-	}
-	for _, w := range end.suspend {
-		row := rows[w.step]
+	w.ready = len(on) == 0
+	for _, o := range on {
+		row := rows[o.step]
+		next := int64(0)
 		switch {
-		case row == nil || row.Attempt != w.attempt:
-			ready = true
+		case row == nil || row.Attempt != o.attempt:
+			w.ready = true
 		case row.State == StepUncertain:
-			asked = true
-			if row.NextProbe > 0 {
-				sooner(row.NextProbe)
-			}
+			w.asked, next = true, row.NextProbe
 			if err := tx.OpenEntry(ctx, uncertainEntry(row, "")); err != nil {
-				return err
+				return w, err
 			}
 		case row.State == StepRetrying && row.NextAt > now:
-			sooner(row.NextAt)
+			next = row.NextAt
 		default:
-			ready = true
+			w.ready = true
+		}
+		if next > 0 && (w.due == 0 || next < w.due) {
+			w.due = next
 		}
 	}
-	if run.CancelAt > 0 && !end.cancels && !asked {
-		ready = true // the body goes on to its compensation
-	}
-	switch {
-	case ready:
-		run.State, run.Due = Queued, now
-	case due > 0:
-		run.State, run.Due = Waiting, due
-	default:
-		run.State, run.Due = Blocked, 0
-	}
-	return tx.SaveRun(ctx, run)
+	return w, nil
 }
 
 // wake recomputes a run after a person, evidence or a cancel has changed one of its rows or entries. The run's row is

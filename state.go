@@ -13,6 +13,7 @@ type Kind = fault.Kind
 // RunState is where a run stands.
 type RunState string
 
+// The states of a run.
 const (
 	Queued    RunState = "queued"    // due, or due at a stored time; any worker with its version may take it
 	Running   RunState = "running"   // owned by a worker
@@ -56,6 +57,7 @@ func ParseRunState(text string) (RunState, error) {
 // StepState is where a step of a run stands. A step that was never reached has no row.
 type StepState string
 
+// The states of a step.
 const (
 	StepInFlight  StepState = "in_flight" // the intent is on record, the effect may be happening
 	StepRetrying  StepState = "retrying"  // not in progress, will be tried again at a stored time
@@ -89,20 +91,10 @@ func (s StepState) Finished() bool {
 // CanBecome reports whether the transition table has the move from s to next.
 func (s StepState) CanBecome(next StepState) bool { return slices.Contains(stepMoves[s], next) }
 
-// before lists the states from which a step may enter s.
-func (s StepState) before() []StepState {
-	var from []StepState
-	for _, f := range StepStates() {
-		if f.CanBecome(s) {
-			from = append(from, f)
-		}
-	}
-	return from
-}
-
 // EntryKind says what an inbox entry asks about.
 type EntryKind string
 
+// The kinds of inbox entry.
 const (
 	AskUncertain    EntryKind = "uncertain"     // did the effect of this attempt happen?
 	AskTwice        EntryKind = "twice"         // the effect may have happened twice; acknowledge
@@ -124,6 +116,7 @@ func EntryKinds() []EntryKind {
 // Choice is an answer a person may give to an inbox entry.
 type Choice string
 
+// The answers there are.
 const (
 	AnswerHappened     Choice = "happened"       // the effect happened; its result is given
 	AnswerDidNotHappen Choice = "did_not_happen" // it did not, and the attempt was over when the looking began

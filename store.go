@@ -218,6 +218,7 @@ type RunRow struct {
 // Relation says how a run came from another of its lineage.
 type Relation string
 
+// The relations.
 const (
 	Original Relation = ""      // started
 	Retried  Relation = "retry" // continues after what its parent finished

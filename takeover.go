@@ -159,6 +159,7 @@ func (x *execution) markOne(ctx context.Context, tx Txn, row *StepRow, reports [
 			row.State, row.Value, row.ValueSize = StepSucceeded, ev.Value, len(ev.Value)
 		case DidNotHappen:
 			row.State, row.NextAt, row.Fault, row.Round, row.NextProbe = StepRetrying, now, ev.Fault, row.Attempt, 0
+		case CannotTell: // only that it is over
 		}
 	}
 	ok, err := tx.MoveStep(ctx, row, row.Attempt)

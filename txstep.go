@@ -130,6 +130,7 @@ func undone(f *fault.Fault) *fault.Fault {
 	switch f.Reason {
 	case fault.ReasonConnectionLost, fault.ReasonAdminShutdown, fault.ReasonCrashShutdown:
 		f.Class, f.Outcome = fault.Transient, fault.OutcomeRejected
+	default:
 	}
 	return f
 }
@@ -273,7 +274,7 @@ func (s *stepRun) record(ctx context.Context, ses TxSession, row *StepRow, state
 	if err != nil {
 		return nil, false, err
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }() // closed below; this is for the errors between
 	if !rows.Next() {
 		return nil, false, fmt.Errorf("record of key %s vanished: %w", s.key, errors.Join(rows.Err(), ErrConflict))
 	}
@@ -316,7 +317,7 @@ func (s *stepRun) recordFault(ctx context.Context, err error) *fault.Fault {
 
 // callOff settles a transaction of a cancelled run that may still be under way: a record under its key says void, so
 // that it can never commit, or the record of its commit is found.
-func (s *stepRun) callOff() (value []byte, err error, done bool) { //nolint:revive // the error is the step's
+func (s *stepRun) callOff() (value []byte, err error, done bool) {
 	x := s.x
 	ctx, cancel := context.WithTimeout(x.hold, 30*time.Second)
 	defer cancel()

@@ -215,6 +215,8 @@ func renamed(t *testing.T, s *stage, k pawl.Kind, choice pawl.Choice) {
 	case pawl.AnswerCancel:
 		s.reach(id, pawl.Cancelled)
 		s.want(map[string]int{"old": 1, "new": 0})
+	default:
+		t.Errorf("this test does not say what %q does", choice)
 	}
 }
 

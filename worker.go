@@ -212,12 +212,19 @@ func (w *worker) renew(ctx context.Context) error {
 		}
 	}
 	w.note(b, sent) // only now, so that no run that was lost meanwhile is trusted for a moment
-	if w.claiming.Load()%2 == 1 {
-		return nil // the claim that is in flight may be what made a run ours
-	}
+	return w.releaseUnknown(ctx, held, owned)
+}
+
+// releaseUnknown gives back runs that are ours by the record and not in memory: the reply to their claim was lost.
+func (w *worker) releaseUnknown(ctx context.Context, held map[RunID]*execution, owned map[RunID]Held) error {
+	busy := w.claiming.Load()%2 == 1
 	for id, h := range owned {
 		if w.holds(id) != nil || held[id] != nil {
 			continue
+		}
+		if busy { // the claim that is in flight may be what made it ours: look again
+			w.beatSoon()
+			return nil
 		}
 		// Every claim sent before the read has been answered. One sent since gives a later epoch.
 		if ok, err := w.e.store.ReleaseLost(ctx, w.id.ID, id, h.Epoch); err != nil {

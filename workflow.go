@@ -44,14 +44,14 @@ func Define[In, Out any](name, version string, fn func(*Run, In) (Out, error), o
 		o.define(d)
 	}
 	if err := d.check(); err != nil {
-		panic(err)
+		panic(err) //nolint:forbidigo // at registration
 	}
 	if fn == nil {
-		panic(fmt.Errorf("pawl: workflow %q has no function", name))
+		panic(fmt.Errorf("pawl: workflow %q has no function", name)) //nolint:forbidigo // at registration
 	}
 	for _, t := range []reflect.Type{reflect.TypeFor[In](), reflect.TypeFor[Out]()} {
 		if err := payload.CheckType(t); err != nil {
-			panic(fmt.Errorf("pawl: workflow %q: %w", name, err))
+			panic(fmt.Errorf("pawl: workflow %q: %w", name, err)) //nolint:forbidigo // at registration
 		}
 	}
 	d.checkInput = func(json []byte) error { return decode(json, new(In)) }

@@ -115,7 +115,7 @@ func serve(t *testing.T, handle func(net.Conn)) string {
 // readRequest reads one request with its body.
 func readRequest(c net.Conn) {
 	if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
-		io.Copy(io.Discard, r.Body)
+		_, _ = io.Copy(io.Discard, r.Body) // the client may end before its body does
 	}
 }
 
@@ -160,7 +160,9 @@ func TestFromRealSockets(t *testing.T) {
 	t.Run("reset after accept", func(t *testing.T) {
 		addr := serve(t, func(c net.Conn) {
 			readRequest(c)
-			c.(*net.TCPConn).SetLinger(0) // close with RST
+			if err := c.(*net.TCPConn).SetLinger(0); err != nil { // close with RST
+				t.Error(err)
+			}
 			c.Close()
 		})
 		check(t, "reset after the request was read", fault.From(post(t, client(t, new(http.Transport)), "http://"+addr)), lost)
@@ -172,7 +174,9 @@ func TestFromRealSockets(t *testing.T) {
 	t.Run("body cut", func(t *testing.T) {
 		addr := serve(t, func(c net.Conn) {
 			readRequest(c)
-			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc")
+			if _, err := io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"); err != nil {
+				t.Error(err)
+			}
 			c.Close()
 		})
 		check(t, "a body shorter than announced", fault.From(post(t, client(t, new(http.Transport)), "http://"+addr)),

@@ -135,7 +135,9 @@ func TestFromSMTP(t *testing.T) {
 
 func TestFromRealSMTP(t *testing.T) {
 	addr := serve(t, func(c net.Conn) {
-		io.WriteString(c, "554 no mail today\r\n")
+		if _, err := io.WriteString(c, "554 no mail today\r\n"); err != nil {
+			t.Error(err)
+		}
 		c.Close()
 	})
 	_, err := smtp.Dial(addr)

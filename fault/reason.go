@@ -103,8 +103,8 @@ const (
 	ReasonMailRefused Reason = "mail_refused_for_now"
 )
 
-// ReasonServerError: the far end failed while at work. Class transient, outcome maybe_executed. Look at
-// the far end.
+// ReasonServerError says that the far end failed while at work. Class transient, outcome maybe_executed. Look
+// at the far end.
 const ReasonServerError Reason = "server_error"
 
 // ReasonAdminShutdown and ReasonCrashShutdown are class outcome_unknown, outcome maybe_executed, because
@@ -213,7 +213,7 @@ const (
 )
 
 // natural returns the class and outcome that r stands for on its own, and whether r is one of the constants.
-func (r Reason) natural() (Class, Outcome, bool) { //nolint:cyclop // a table: one case per row
+func (r Reason) natural() (Class, Outcome, bool) {
 	switch r {
 	case ReasonRunCanceled, ReasonRunDeadline, ReasonWorkerShutdown, ReasonLeaseLost, ReasonSiblingFailed:
 		return Canceled, OutcomeMaybeExecuted, true

@@ -235,18 +235,18 @@ func TestBubble(t *testing.T) {
 		if n := claim(lost.ID); n != 0 {
 			t.Error("taken an hour early")
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // bubble
 		if n := claim(lost.ID); n != 1 {
 			t.Error("not taken after an hour")
 		}
 		if _, err := s.Heartbeat(t.Context(), lost); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // bubble
 		if n := claim(other.ID); n != 0 {
 			t.Error("taken at the lease's last microsecond")
 		}
-		time.Sleep(time.Microsecond)
+		time.Sleep(time.Microsecond) // bubble
 		if n := claim(other.ID); n != 1 {
 			t.Error("not taken after the lease")
 		}

@@ -13,8 +13,8 @@ import (
 // settings looks at the file and at how it was opened.
 func settings(ctx context.Context, db *sql.DB, name string) ([]pawl.Finding, error) {
 	var found []pawl.Finding
-	add := func(level, rule, text, advice string) {
-		found = append(found, pawl.Finding{Level: level, Rule: rule, Text: text, Advice: advice})
+	add := func(level, text, advice string) {
+		found = append(found, pawl.Finding{Level: level, Rule: "setting", Text: text, Advice: advice})
 	}
 	var journal, integrity string
 	var synchronous int
@@ -29,18 +29,18 @@ func settings(ctx context.Context, db *sql.DB, name string) ([]pawl.Finding, err
 	}
 	memory := name == ":memory:"
 	if journal != "wal" && !memory {
-		add("warn", "setting", fmt.Sprintf("the file's journal mode is %s", journal),
+		add("warn", fmt.Sprintf("the file's journal mode is %s", journal),
 			"open it with sqlite.Open, which sets write-ahead logging; something else has changed it")
 	}
 	if synchronous < 2 {
-		add("error", "setting", "synchronous is off or normal: a power failure can take back what was reported as durable",
+		add("error", "synchronous is off or normal: a power failure can take back what was reported as durable",
 			"open the file with sqlite.Open")
 	}
 	if integrity != "ok" {
-		add("error", "setting", "the file is damaged: "+integrity, "restore a backup, then run pawl doctor --after-restore")
+		add("error", "the file is damaged: "+integrity, "restore a backup, then run pawl doctor --after-restore")
 	}
 	if fsName, yes := host.NetworkFS(filepath.Dir(name)); yes && !memory {
-		add("warn", "setting", "the file is on a network file system ("+fsName+")", "move it to a local directory, or use PostgreSQL")
+		add("warn", "the file is on a network file system ("+fsName+")", "move it to a local directory, or use PostgreSQL")
 	}
 	return found, nil
 }

@@ -54,7 +54,7 @@ func Open(path string, o *Options) (*Store, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), openTimeout, // there is no caller's context; it ends with Open
+	ctx, cancel := context.WithTimeoutCause(context.Background(), openTimeout, //nolint:forbidigo // there is no caller's context; it ends with Open
 		errors.New("another process keeps the file locked"))
 	defer cancel()
 	s, err := open(ctx, path, o)

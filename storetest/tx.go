@@ -60,7 +60,7 @@ func testPanic(t *testing.T, f *fixture) {
 			if err := tx.InsertRuns(ctx, []pawl.RunRow{row}); err != nil {
 				return err
 			}
-			panic("boom")
+			panic("boom") //nolint:forbidigo // what this test is about
 		})
 	}()
 	f.update(func(ctx context.Context, tx pawl.Txn) error { // the connection is free again
@@ -237,9 +237,8 @@ func testClock(t *testing.T, f *fixture) {
 		if err != nil {
 			return err
 		}
-		after := before
 		for range 1000 {
-			if after, err = tx.Now(ctx); err != nil || after > before {
+			if after, err := tx.Now(ctx); err != nil || after > before {
 				return err
 			}
 		}

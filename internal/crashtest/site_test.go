@@ -29,17 +29,16 @@ import (
 const patience = 60 * time.Second
 
 // until polls for a condition. It is the one place of these tests where time passes by itself.
-func until(t testing.TB, d time.Duration, what string, cond func() bool) bool {
+func until(t testing.TB, d time.Duration, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(d)
 	for !cond() {
 		if time.Now().After(deadline) {
 			t.Errorf("waited %v for %s", d, what)
-			return false
+			return
 		}
 		<-time.After(25 * time.Millisecond)
 	}
-	return true
 }
 
 // pass lets time go by until at.
@@ -357,9 +356,9 @@ func (s *site) terminal(t *testing.T, id pawl.RunID) bool {
 }
 
 // attend answers until the run is finished.
-func (s *site) attend(t *testing.T, d *desk, id pawl.RunID) bool {
+func (s *site) attend(t *testing.T, d *desk, id pawl.RunID) {
 	t.Helper()
-	return until(t, patience, "the run to finish", func() bool {
+	until(t, patience, "the run to finish", func() bool {
 		d.look(t, pawl.InboxQuery{Run: id})
 		return s.terminal(t, id)
 	})

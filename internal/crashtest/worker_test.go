@@ -125,7 +125,7 @@ type failpoint struct {
 
 func (f *failpoint) at(p hooks.Point, _, step string) {
 	if f.hit(p, step) {
-		fmt.Fprintf(os.Stdout, "reached %s %s\n", p, step)
+		fmt.Printf("reached %s %s\n", p, step)
 		<-f.release
 		fmt.Fprintln(os.Stderr, "failpoint: goes on")
 	}

@@ -305,32 +305,37 @@ func candidates(t reflect.Type, outer *field, above map[reflect.Type]bool) []fie
 			inner = inner.Elem()
 		}
 		embeds := sf.Anonymous && inner.Kind() == reflect.Struct
-		tag := sf.Tag.Get("json")
-		if !sf.IsExported() && !embeds || tag == "-" {
+		if !sf.IsExported() && !embeds || sf.Tag.Get("json") == "-" {
 			continue
 		}
-		name, _, _ := strings.Cut(tag, ",")
-		if !validTag(name) {
-			name = ""
-		}
-		f := field{name: sf.Name, json: name, tagged: name != "", typ: sf.Type, index: []int{i}}
-		if outer != nil {
-			f.name, f.index = outer.name+"."+sf.Name, append(append([]int{}, outer.index...), i)
-			f.deref, f.pinned = outer.deref, outer.pinned
-		}
-		if embeds && name == "" {
+		f := candidate(sf, i, outer)
+		if embeds && !f.tagged {
 			if sf.Type.Kind() == reflect.Pointer {
 				f.deref, f.pinned = true, f.pinned || !sf.IsExported()
 			}
 			all = append(all, candidates(inner, &f, above)...)
 			continue
 		}
-		if name == "" {
+		if !f.tagged {
 			f.json = sf.Name
 		}
 		all = append(all, f)
 	}
 	return all
+}
+
+// candidate is sf, the i-th field of its struct; json is the name in the tag alone. outer is the way to the struct.
+func candidate(sf reflect.StructField, i int, outer *field) field {
+	name, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
+	if !validTag(name) {
+		name = ""
+	}
+	f := field{name: sf.Name, json: name, tagged: name != "", typ: sf.Type, index: []int{i}}
+	if outer != nil {
+		f.name, f.index = outer.name+"."+sf.Name, append(append([]int{}, outer.index...), i)
+		f.deref, f.pinned = outer.deref, outer.pinned
+	}
+	return f
 }
 
 // validTag reports whether encoding/json takes s as a name.
