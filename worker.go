@@ -274,33 +274,52 @@ func (w *worker) dropAll() {
 	}
 }
 
-// claims takes due runs while ctx lives. It is woken by starts and ends in this process, and polls otherwise.
+// claims takes due runs while ctx lives. It is woken by starts and ends in this process, and polls otherwise. A poll only
+// reads when the next run is due; it looks for runs of lost workers, which takes the write lock on SQLite, six times a lease.
 func (w *worker) claims(ctx, hold, life context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	searched := time.Time{}
 	for {
+		woken := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		case <-w.e.wake:
+			woken = true
 		}
-		next := w.e.o.poll()
+		if !woken && time.Since(searched) < w.e.o.lease()/6 {
+			if next := w.nextDue(ctx); next > 0 {
+				timer.Reset(next)
+				continue
+			}
+		}
+		searched = time.Now()
+		next := time.Duration(0)
 		more, err := w.claimOnce(ctx, hold, life)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
 			w.e.log.Warn("claim failed", "worker", w.id.ID, "err", err)
-		case more:
-			next = 0
-		default:
-			if due, ok, err := w.e.store.Due(ctx, w.id.ID); err == nil && ok {
-				next = max(min(next, due), time.Millisecond)
+			next = w.e.o.poll()
+		case !more:
+			// What is due and was not given is in other hands, or waits for a slot, whose end wakes this loop.
+			if next = w.nextDue(ctx); next <= 0 {
+				next = w.e.o.poll() / 10
 			}
 		}
 		timer.Reset(next)
 	}
+}
+
+// nextDue is how long a worker may sleep: until the next run is due, at most one poll. 0 or less means that one is due.
+func (w *worker) nextDue(ctx context.Context) time.Duration {
+	if due, ok, err := w.e.store.Due(ctx, w.id.ID); err == nil && ok {
+		return min(w.e.o.poll(), due)
+	}
+	return w.e.o.poll()
 }
 
 // claimOnce fills the free slots and reports whether there may be more.
