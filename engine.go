@@ -183,8 +183,8 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 				if err != nil {
 					return err
 				}
-				if found != "" {
-					out[i] = started{found, false}
+				if found.id != "" {
+					out[i] = found
 					continue
 				}
 			}
@@ -207,31 +207,32 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 	return out, nil
 }
 
-// byKey claims the row's product key and returns "" or the run that has it.
-func (e *Engine) byKey(ctx context.Context, tx Txn, row *RunRow, again bool) (RunID, error) {
+// byKey claims the row's product key and returns nothing, or the run that has it, or the retry of that run.
+func (e *Engine) byKey(ctx context.Context, tx Txn, row *RunRow, again bool) (started, error) {
 	key, isNew, err := tx.ClaimKey(ctx, KeyRow{KeyName: row.KeyName, Key: row.Key, InputHash: row.InputHash, Lineage: row.Lineage})
 	if err != nil || isNew {
-		return "", err
+		return started{}, err
 	}
 	if !slices.Equal(key.InputHash, row.InputHash) {
-		return "", fmt.Errorf("key %q was started with another input (run %s): %w", row.Key, key.Lineage, ErrConflict)
+		return started{}, fmt.Errorf("key %q was started with another input (run %s): %w", row.Key, key.Lineage, ErrConflict)
 	}
 	family, err := tx.Lineage(ctx, key.Lineage)
 	if err != nil {
-		return "", err
+		return started{}, err
 	}
 	if len(family) == 0 {
-		return "", fmt.Errorf("key %q: the run is done (%s) and its details are deleted: %w", row.Key, key.End, ErrConflict)
+		return started{}, fmt.Errorf("key %q: the run is done (%s) and its details are deleted: %w", row.Key, key.End, ErrConflict)
 	}
 	newest := family[len(family)-1]
 	if !again || !newest.State.Terminal() || newest.State == Succeeded {
-		return newest.ID, nil
+		return started{newest.ID, false}, nil
 	}
 	p, err := e.planIn(ctx, tx, newest.ID, PlanOptions{Mode: PlanRetry})
 	if err != nil {
-		return "", err
+		return started{}, err
 	}
-	return e.retryIn(ctx, tx, p, Act{By: "Again", Reason: "started again with the same key"})
+	id, err := e.retryIn(ctx, tx, p, Act{By: "Again", Reason: "started again with the same key"})
+	return started{id, true}, err
 }
 
 // pack makes the stored form of a payload and the hash of its input.

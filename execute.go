@@ -137,12 +137,15 @@ func (x *execution) body() (result []byte, err error) {
 	return result, err
 }
 
+// tamed is a body's error in its stored form.
+type tamed struct{ *fault.Fault }
+
 // tame calls the methods of a body's error here, where a panic in one of them is caught, and nowhere else.
 func tame(err error) error {
 	if errors.Is(err, errInput) {
 		return err
 	}
-	return bodyFault(err)
+	return tamed{bodyFault(err)}
 }
 
 func bodyPanic(p any) error {
@@ -200,6 +203,9 @@ func (x *execution) finish(result []byte, err error) {
 // bodyFault is the stored form of what a body returned: a failed step's fault as it is, anything else as an error of
 // the body's own, which no repetition changes.
 func bodyFault(err error) *fault.Fault {
+	if t, ok := errors.AsType[tamed](err); ok {
+		return t.Fault
+	}
 	if se, ok := errors.AsType[*Error](err); ok {
 		f := se.Fault
 		f.Message = payload.Clean(err.Error(), 4096)

@@ -19,11 +19,15 @@ func (e *Engine) Resolve(ctx context.Context, a Answer) error {
 	if err := checkName("By", a.By); err != nil {
 		return err
 	}
-	if err := e.sealResult(&a); err != nil {
+	plain, err := e.sealResult(&a)
+	if err != nil {
+		return fmt.Errorf("resolve %s: %w", a.Entry, err)
+	}
+	if err := e.checkResult(ctx, &a, plain); err != nil {
 		return fmt.Errorf("resolve %s: %w", a.Entry, err)
 	}
 	var run RunID
-	err := e.update(ctx, func(ctx context.Context, tx Txn) error {
+	err = e.update(ctx, func(ctx context.Context, tx Txn) error {
 		en, err := tx.Entry(ctx, a.Entry)
 		if err != nil {
 			return err
@@ -98,18 +102,61 @@ func (e *Engine) noteDead(ctx context.Context, id RunID) error {
 	})
 }
 
-// sealResult makes the stored form of the result that comes with "happened".
-func (e *Engine) sealResult(a *Answer) (err error) {
+// sealResult makes the stored form of the result that comes with "happened", and returns its JSON.
+func (e *Engine) sealResult(a *Answer) (plain []byte, err error) {
 	if a.Choice != AnswerHappened {
-		return nil
+		return nil, nil
 	}
 	if len(a.Result) == 0 {
 		a.Result = []byte("null")
 	}
 	if _, err := payload.Canonical(a.Result); err != nil {
-		return fmt.Errorf("the result is not JSON: %w", err)
+		return nil, fmt.Errorf("the result is not JSON: %w", err)
 	}
-	a.Result, err = e.seal(a.Result)
+	plain = a.Result
+	a.Result, err = e.seal(plain)
+	return plain, err
+}
+
+// checkResult refuses a result that the step could not decode. Only a process that has the workflow can tell: it
+// replays the body up to the step.
+func (e *Engine) checkResult(ctx context.Context, a *Answer, plain []byte) error {
+	if a.Choice != AnswerHappened {
+		return nil
+	}
+	dry := &dryRun{result: plain}
+	err := e.store.View(ctx, func(ctx context.Context, tx Txn) error {
+		en, err := tx.Entry(ctx, a.Entry)
+		if err != nil {
+			return err
+		}
+		run, err := tx.LockRun(ctx, en.Run)
+		if err != nil {
+			return err
+		}
+		def := e.defs[VersionID{run.Workflow, run.Version}]
+		if def == nil {
+			return nil
+		}
+		rows, err := allSteps(ctx, tx, run.ID)
+		if err != nil {
+			return err
+		}
+		done := make(map[string]*StepRow)
+		for i := range rows {
+			if rows[i].State.Finished() {
+				done[rows[i].Name] = &rows[i]
+			}
+		}
+		dry.settles = en.Step
+		if err := e.replay(ctx, tx, def, run, done, dry); err != nil {
+			e.log.Info("a person's result could not be checked against the step", "run", run.ID, "step", en.Step, "err", err)
+		}
+		return nil
+	})
+	if err == nil && dry.wrong != nil {
+		err = fmt.Errorf("the result does not fit step %q: %w", dry.settles, dry.wrong)
+	}
 	return err
 }
 

@@ -77,6 +77,11 @@ func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions) (*
 	}
 	pl.replay(ctx, tx)
 	pl.totals()
+	for _, name := range slices.Concat(o.Repeat, o.NewKey) {
+		if !slices.ContainsFunc(rows, func(r StepRow) bool { return r.Name == name }) {
+			p.refuse(fmt.Sprintf("the run has no step %q: it has %q", name, names(rows)))
+		}
+	}
 	p.Digest = digest(run, family, rows, p.Options)
 	return p, nil
 }
@@ -227,11 +232,6 @@ func (pl *planner) fork() {
 			pl.plan.refuse(fmt.Sprintf("%s %q would run again: allow it with --repeat %q", row.Kind, row.Name, row.Name))
 		}
 	}
-	for _, name := range o.Repeat {
-		if !slices.ContainsFunc(pl.rows, func(r StepRow) bool { return r.Name == name }) {
-			pl.plan.refuse(fmt.Sprintf("the run has no step %q to repeat", name))
-		}
-	}
 }
 
 // forked says what a fork does with a row; again tells whether it is at or after the step that the fork begins from.
@@ -310,8 +310,8 @@ func (pl *planner) replay(ctx context.Context, tx Txn) {
 			keep[p.Steps[i].Name] = rows[p.Steps[i].Name]
 		}
 	}
-	dry, err := pl.e.replay(ctx, tx, def, &run, keep)
-	if err != nil {
+	dry := &dryRun{}
+	if err := pl.e.replay(ctx, tx, def, &run, keep, dry); err != nil {
 		p.refuse(fmt.Sprintf("the body could not be replayed over the journal: %v", err))
 		return
 	}
@@ -532,11 +532,18 @@ type dryRun struct {
 	paid    bool
 	calls   int
 	problem string
+
+	settles string // a step of which a person says that it happened …
+	result  []byte // … with this result
+	wrong   error  // that does not fit the step's type
 }
 
 func (d *dryRun) reach(c *stepCall, path string, row *StepRow) {
 	if d.next != "" {
 		return
+	}
+	if path == d.settles {
+		d.wrong = c.check(d.result)
 	}
 	d.next, d.kind, d.paid, d.calls = path, c.kind, c.o.paid, max(c.o.policy.Attempts, 0)
 	if d.calls == 0 {
@@ -549,24 +556,25 @@ func (d *dryRun) reach(c *stepCall, path string, row *StepRow) {
 
 func (d *dryRun) note(path, text string) { d.problem = path + ": " + text }
 
-func (e *Engine) replay(ctx context.Context, tx Txn, def *definition, run *RunRow, rows map[string]*StepRow) (*dryRun, error) {
+func (e *Engine) replay(ctx context.Context, tx Txn, def *definition, run *RunRow, rows map[string]*StepRow, dry *dryRun) error {
 	input, _, err := tx.Payload(ctx, run.ID)
 	if err == nil {
 		input, err = e.open(input)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	x := &execution{e: e, def: def, row: *run, log: e.log, input: input, dry: &dryRun{tx: tx}, hold: ctx, life: ctx, ctx: ctx}
+	dry.tx = tx
+	x := &execution{e: e, def: def, row: *run, log: e.log, input: input, dry: dry, hold: ctx, life: ctx, ctx: ctx}
 	x.quietN.Store(true)
 	x.j = &journal{rows: rows, visited: map[string]bool{}, taken: map[string]bool{}, loaded: len(rows)}
 	_, err = x.body()
-	x.dry.visited = x.j.visited
-	if x.dry.problem != "" {
-		return nil, errors.New(x.dry.problem)
+	dry.visited = x.j.visited
+	if dry.problem != "" {
+		return errors.New(dry.problem)
 	}
 	if err != nil && !x.suspended && errors.Is(err, fault.ReasonPanic) {
-		return nil, err
+		return err
 	}
-	return x.dry, nil
+	return nil
 }

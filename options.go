@@ -143,7 +143,7 @@ func (f startFunc) start(o *startOptions) { f(o) }
 func (k Key) start(o *startOptions) { o.key, o.hasKey = k, true }
 
 // Again retries the lineage's newest run, as [Engine.Retry] does with the plan of the moment, if it has failed or was
-// cancelled. It needs a [Key]. A plan with a step that a person must look at first is refused.
+// cancelled; the retry counts as new. A step that may have happened is asked about before it runs again. It needs a [Key].
 func Again() StartOption { return startFunc(func(o *startOptions) { o.again = true }) }
 
 // Queue names where the run waits. The default is its workflow's name.

@@ -197,8 +197,8 @@ func (x *execution) charge(ctx context.Context, tx Txn, run *RunRow) (bool, erro
 		return false, err
 	}
 	switch {
-	case owner.SuspectRun != "" && owner.SuspectRun != run.ID && x.before > 0 && x.before < owner.SuspectSince:
-		return false, nil
+	case owner.SuspectRun != "" && owner.SuspectRun != run.ID && x.before < owner.SuspectSince-micro(owner.Lease/3):
+		return false, nil // it had been running quietly; what began together with the suspect may be the culprit
 	case host.Dead(owner.identity()):
 		return true, nil
 	}

@@ -175,7 +175,9 @@ func (w *worker) beats(ctx context.Context) {
 				return
 			}
 			try++
-			w.e.log.Warn("heartbeat failed", "worker", w.id.ID, "try", try, "err", err)
+			if try&(try-1) == 0 { // not one line a try while a database is away
+				w.e.log.Warn("heartbeat failed", "worker", w.id.ID, "try", try, "err", err)
+			}
 			next = backoff(try, 100*time.Millisecond, every/4)
 			if !w.trusted() {
 				w.dropAll()

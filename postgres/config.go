@@ -29,6 +29,9 @@ func parse(url string) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, badURL(err)
 	}
+	if strings.Contains(cfg.Host, "@") { // an @ in the password that was not encoded: its end would be shown as the host
+		return nil, badURL(errors.New("@ in the host"))
+	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
 	}
