@@ -16,8 +16,9 @@ func (a *app) cancelCmd() *cobra.Command {
 		Use:   "cancel RUN",
 		Short: "Cancel a run, or ask its worker to",
 		Long: `Cancel a run. One that has not begun ends at once. For any other a worker executes the body to its end, so that it can
-compensate; one with an uncertain step waits for the answer first. What has happened already is not undone. The output
-says which it was; a run that has finished before stays as it is (exit 4).`,
+compensate; one with an uncertain step waits for the answer first (exit 5). What has happened already is not undone. The
+output says which it was. A run that has succeeded or failed before stays as it is (exit 4); so does one that is
+cancelled already, and that is no error.`,
 		Example: "  " + a.o.name() + ` runs cancel 0199 --reason "customer withdrew"`,
 		Args:    takes(1, "RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -35,6 +36,10 @@ says which it was; a run that has finished before stays as it is (exit 4).`,
 }
 
 func (s *session) cancel(ctx context.Context, id pawl.RunID, act pawl.Act) error {
+	before, err := s.row(ctx, id)
+	if err != nil {
+		return err
+	}
 	state, err := s.Cancel(ctx, id, act)
 	if errors.Is(err, pawl.ErrTerminal) {
 		return &failure{exitConflict, fmt.Errorf("already finished: %s", state), "it stays as it is: " + s.a.command("runs show "+string(id))}
@@ -45,7 +50,7 @@ func (s *session) cancel(ctx context.Context, id pawl.RunID, act pawl.Act) error
 	if s.a.format != text {
 		err = s.a.printJSON(outcome{id, state})
 	} else {
-		err = s.tellCancel(ctx, id, state)
+		err = s.tellCancel(ctx, id, before.State, state)
 	}
 	if err != nil || state != pawl.Blocked {
 		return err
@@ -57,9 +62,12 @@ func (s *session) cancel(ctx context.Context, id pawl.RunID, act pawl.Act) error
 	return s.needsAnswer(id, open)
 }
 
-func (s *session) tellCancel(ctx context.Context, id pawl.RunID, state pawl.RunState) error {
+func (s *session) tellCancel(ctx context.Context, id pawl.RunID, before, state pawl.RunState) error {
 	switch state {
 	case pawl.Cancelled:
+		if before == pawl.Cancelled {
+			return s.a.say("it was cancelled already")
+		}
 		return s.a.say("cancelled")
 	case pawl.Running:
 		row, err := s.row(ctx, id)

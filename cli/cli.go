@@ -120,7 +120,45 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict or stale, 5 needs a
 	root.PersistentFlags().VarP(&a.format, "output", "o", "output: text, json or jsonl")
 	root.AddCommand(a.workCmd(), a.startCmd(), a.runsCmd(), a.inboxCmd(), a.resolveCmd(), a.doctorCmd(), a.migrateCmd(), a.versionCmd())
 	root.AddCommand(a.o.Commands...)
+	for _, cmd := range a.o.Commands {
+		argsAreUsage(cmd)
+	}
+	root.SetHelpCommand(a.helpCmd())
 	return root
+}
+
+// argsAreUsage makes a wrong number of arguments a usage error in a command that is not ours, and in those below it.
+func argsAreUsage(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usage(cmd, "%w", err)
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		argsAreUsage(sub)
+	}
+}
+
+func (a *app) helpCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [COMMAND]",
+		Short:   "Help about any command",
+		Example: "  " + a.o.name() + " help runs list",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			switch {
+			case err != nil:
+				return usage(cmd, "%w", err)
+			case len(rest) > 0:
+				return group(about, rest)
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
 }
 
 // group is what a command does that only groups others: it shows its help, or says that there is no such command.

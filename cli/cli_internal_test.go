@@ -93,10 +93,10 @@ func TestText(t *testing.T) {
 		span(90*time.Second + 1):              "1m30s",
 		quote("plain-1.2/x"):                  "plain-1.2/x",
 		quote("it's"):                         `'it'\''s'`,
-		payload(nil, 0) + "|":                 "|",
-		payload([]byte(`{ "a": 1 }`), 0):      `{"a":1}`,
-		payload([]byte(`no json`), 0):         `"no json"`,
-		payload([]byte(`"0123456789üü"`), 12): `"0123456789… (16 bytes, all with -o json)`,
+		compact(nil, 0) + "|":                 "|",
+		compact([]byte(`{ "a": 1 }`), 0):      `{"a":1}`,
+		compact([]byte(`no json`), 0):         `"no json"`,
+		compact([]byte(`"0123456789üü"`), 12): `"0123456789… (16 bytes, all with -o json)`,
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -123,6 +123,9 @@ func TestUnusableDatabase(t *testing.T) {
 		for _, args := range [][]string{list, {"migrate"}, {"migrate", "--tx-table", "postgres://app:hunter2@127.0.0.1:1/shop"}} {
 			r := runOn(t, "postgres://pawl:hunter2@127.0.0.1:1/pawl", args)
 			r.want(t, 1)
+			if strings.Contains(r.err, `\n`) {
+				t.Errorf("the error has lines in it: %s", r.err)
+			}
 			if strings.Contains(r.out+r.err, "hunter2") {
 				t.Errorf("%v prints the password: %s", args, r.err)
 			}
@@ -131,10 +134,12 @@ func TestUnusableDatabase(t *testing.T) {
 	t.Run("mistyped URL", func(t *testing.T) {
 		t.Parallel()
 		for _, url := range []string{"postgress://a:hunter2@h/d", "postgres:/a:hunter2@h/d", "postgres://a:hunter2@h:port/d", "postgres://a:hun%zzter2@h/d",
-			"host=h password=hunter2", "user=a\tpassword = hunter2", "mysql://a:hunter2@h/d"} {
-			for _, args := range [][]string{{"runs", "list", "--db", url}, {"migrate", "--tx-table", url}, {"migrate", "--db", url}} {
-				r := runOn(t, "", args)
-				if r.code == 0 || strings.Contains(r.out+r.err, "hunter2") || strings.Contains(r.out+r.err, "hun%zzter2") {
+			"host=h password=hunter2", "user=a\tpassword = hunter2", "mysql://a:hunter2@h/d",
+			"a:hunter2@127.0.0.1:1/d", "//a:hunter2@h/d", "a:hunter2/x@h", "a@hunter2:5432/d"} {
+			for _, args := range [][]string{{"runs", "list", "--db", url}, {"migrate", "--tx-table", url}, {"migrate", "--db", url},
+				{"inbox", "0199", "--db", url}, {"start", "ship", `{"No":1}`, "--db", url}} {
+				r := runOn(t, "", args, (&world{}).defs()...)
+				if r.code != 2 || strings.Contains(r.out+r.err, "hunter2") || strings.Contains(r.out+r.err, "hun%zzter2") {
 					t.Errorf("%v: exit code %d, output %s", args, r.code, r.err)
 				}
 			}
@@ -179,13 +184,16 @@ func TestStoredTextIsHarmless(t *testing.T) {
 func TestExtraCommand(t *testing.T) {
 	t.Parallel()
 	var out, errs bytes.Buffer
-	o := cli.Options{Name: "pawl", Commands: []*cobra.Command{{Use: "extra", RunE: func(cmd *cobra.Command, _ []string) error {
+	o := cli.Options{Name: "pawl", Commands: []*cobra.Command{{Use: "extra", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		cmd.Print("from extra")
 		return errors.New("did not work")
 	}}}}
 	code := cli.Run(t.Context(), []string{"extra"}, strings.NewReader(""), &out, &errs, o)
 	if code != 1 || out.String() != "from extra" || errs.String() != "pawl: did not work\n" {
 		t.Errorf("exit code %d, output %q, errors %q", code, &out, &errs)
+	}
+	if code := cli.Run(t.Context(), []string{"extra", "x"}, strings.NewReader(""), &out, &errs, o); code != 2 {
+		t.Errorf("an argument too many: exit code %d, errors %q", code, &errs)
 	}
 }
 
@@ -194,7 +202,7 @@ func TestEngineOptions(t *testing.T) {
 	var out, errs bytes.Buffer
 	o := cli.Options{Name: "pawl", DB: filepath.Join(t.TempDir(), "pawl.db"), Engine: pawl.Options{MaxPayload: 10}}
 	code := cli.Run(t.Context(), []string{"start", "ship", `{"No":1,"Note":"too long for ten bytes"}`}, strings.NewReader(""), &out, &errs, o, (&world{}).defs()...)
-	if code != 1 || !strings.Contains(errs.String(), "exceed the limit of 10") {
+	if code != 2 || !strings.Contains(errs.String(), "exceed the limit of 10") {
 		t.Errorf("exit code %d, errors %q", code, &errs)
 	}
 }
@@ -225,6 +233,8 @@ func TestTxTable(t *testing.T) {
 	if err := os.WriteFile(shop, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	runOn(t, "", []string{"migrate", "--tx-table", shop, "-o", "jsonl"}).want(t, 0, `{"store":"sqlite","table":"pawl_tx"}`)
+	runOn(t, "", []string{"migrate", "--tx-table", shop, "-o", "jsonl", "--print"}).want(t, 0, `"sql":"CREATE TABLE`)
 	for range 2 { // again does no harm
 		runOn(t, "", []string{"migrate", "--tx-table", shop}).want(t, 0, "pawl_tx is there")
 	}
@@ -232,6 +242,72 @@ func TestTxTable(t *testing.T) {
 	if err != nil || info.Size() == 0 {
 		t.Errorf("nothing was written: %v", err)
 	}
+}
+
+// TestInputThatCannotBe: what a command line can never mean is wrong usage, not a failure.
+func TestInputThatCannotBe(t *testing.T) {
+	t.Parallel()
+	db := filepath.Join(t.TempDir(), "pawl.db")
+	runOn(t, db, []string{"migrate"}).want(t, 0)
+	big := filepath.Join(t.TempDir(), "big.json")
+	if err := os.WriteFile(big, []byte(`{"Note":"`+strings.Repeat("x", 1<<20)+`"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"start", "ship", "{\"Note\":\"\xff\xfe\"}"},
+		{"start", "ship", "@" + big},
+		{"start", "ship", `{"No":1}`, "--key", "a\x01b"},
+		{"start", "ship", `{"No":1}`, "--key", strings.Repeat("k", 201)},
+		{"resolve", "0199", "--happened", "\"\xff\""},
+		{"runs", "list", "--after", "zzz"},
+		{"inbox", "--after", "zzz"},
+		{"doctor", "--as", "ann"},
+		{"doctor", "--yes"},
+		{"help", "nope"},
+		{"help", "runs", "nope"},
+	} {
+		r := runOn(t, db, args, (&world{}).defs()...)
+		r.want(t, 2)
+		if strings.Contains(r.err, "list runs: list runs") {
+			t.Errorf("%.80q: %s", args, r.err)
+		}
+	}
+	runOn(t, db, []string{"runs", "list"}).want(t, 0, "no such runs")
+	runOn(t, db, []string{"help", "runs", "list"}).want(t, 0, "Usage:\n  pawl runs list")
+}
+
+// TestAfterRestoreNeedsStoppedWorkers: a worker that is at work with its lease would undo what after-restore does.
+func TestAfterRestoreNeedsStoppedWorkers(t *testing.T) {
+	t.Parallel()
+	db := filepath.Join(t.TempDir(), "pawl.db")
+	began, end := make(chan struct{}), make(chan struct{})
+	slow := pawl.Define("slow", "v1", func(run *pawl.Run, _ int) (int, error) {
+		return pawl.Repeatable(run, "wait", 0, func(context.Context, int) (int, error) {
+			close(began)
+			<-end
+			return 1, nil
+		})
+	})
+	runOn(t, db, []string{"start", "slow", "1"}, slow).want(t, 0)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan int, 1)
+	go func() {
+		var log bytes.Buffer
+		done <- cli.Run(ctx, []string{"work", "--poll", "10ms"}, strings.NewReader(""), &log, &log, cli.Options{Name: "pawl", DB: db}, slow)
+	}()
+	<-began
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	runOn(t, db, []string{"doctor", "--after-restore", "--yes"}).want(t, 4, "1 worker with a living lease", host, "--force")
+	close(end)
+	await(t, func() bool { return strings.Contains(runOn(t, db, []string{"runs", "list"}).out, "succeeded") })
+	stop()
+	if code := <-done; code != 0 {
+		t.Errorf("work ended with %d", code)
+	}
+	runOn(t, db, []string{"doctor", "--after-restore", "--yes"}).want(t, 0, "0 open runs", "idle worker cannot be seen")
 }
 
 func TestHelp(t *testing.T) {

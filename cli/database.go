@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/pawlrun/pawl"
@@ -33,23 +35,31 @@ const (
 
 var (
 	isDSN = regexp.MustCompile(`(^|\s)(host|hostaddr|port|user|password|dbname|service|sslmode)\s*=`)
+	// isBare is a URL whose scheme was forgotten: user:password@host, user@host:port. A file of such a name is ./user:….
+	isBare = regexp.MustCompile(`^(//)?([^/\s:@]*:.*@|[^/\s@]+@[^/\s:]*:[0-9]+(/|$))`)
 )
+
+// mistyped reports whether db looks like an attempt at a PostgreSQL URL that is none. It may have a password in it.
+func mistyped(db string) bool {
+	scheme, _, found := strings.Cut(db, "://")
+	if found {
+		return scheme != "postgres" && scheme != "postgresql"
+	}
+	return isDSN.MatchString(db) || isBare.MatchString(db) || strings.HasPrefix(db, "postgres:") || strings.HasPrefix(db, "postgresql:")
+}
 
 // isPostgres reports whether db is a PostgreSQL URL rather than a file. What looks like an attempt at one is an error,
 // so that a mistyped URL is not taken for the name of a file and printed with its password.
 func isPostgres(cmd *cobra.Command, db string) (bool, error) {
-	scheme, _, found := strings.Cut(db, "://")
 	switch {
-	case found && (scheme == "postgres" || scheme == "postgresql"):
-		return true, nil
-	case found, isDSN.MatchString(db), strings.HasPrefix(db, "postgres:"), strings.HasPrefix(db, "postgresql:"):
+	case mistyped(db):
 		err := usage(cmd, "--db (or PAWL_DB) is neither a file nor a postgres:// URL")
 		err.next = "write it like postgres://user:password@host:5432/database, or name a SQLite file"
 		return false, err
 	case strings.TrimSpace(db) == "":
 		return false, usage(cmd, "--db is empty")
 	}
-	return false, nil
+	return strings.Contains(db, "://"), nil
 }
 
 // openStore opens the database.
@@ -82,7 +92,34 @@ func (a *app) unopened(err error) error {
 	if errors.Is(err, pawl.ErrSchema) {
 		return err
 	}
-	return &failure{codeOf(err), err, "name the right database with --db or PAWL_DB"}
+	if strings.Contains(err.Error(), "the URL cannot be read") {
+		return &failure{exitUsage, err, "correct the URL in --db or PAWL_DB"}
+	}
+	return &failure{codeOf(err), err, whatToCheck(err)}
+}
+
+// whatToCheck says what to look at if a database cannot be opened.
+func whatToCheck(err error) string {
+	denied := strings.Contains(err.Error(), "no permission") || strings.Contains(err.Error(), "no file can be created")
+	_, unreachable := errors.AsType[*pgconn.ConnectError](err)
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch e.Code {
+		case "28P01", "28000":
+			return "check user and password in the URL, and what the server's pg_hba.conf allows"
+		case "3D000":
+			return "create that database first, or name the right one with --db or PAWL_DB"
+		case "42501":
+			return "ask for a role with the rights that are missing, or name another in the URL"
+		}
+		unreachable = false
+	}
+	switch {
+	case denied:
+		return "this user needs the right to write to the file and to its directory; whoever only looks needs it too"
+	case unreachable:
+		return "check that the server runs, and that host and port in the URL are its own"
+	}
+	return "name the right database with --db or PAWL_DB"
 }
 
 // fileThere fails if a SQLite file is missing. A command that only looks must not leave an empty one behind.
@@ -194,10 +231,27 @@ func (s *session) found(err error) error {
 // line is a command of this program, as a person would type it to reach the same database.
 func (a *app) line(args string) string {
 	s := a.o.name() + " " + args
-	if a.db != "" && !strings.Contains(a.db, "://") { // a URL may have a password in it
+	switch {
+	case a.db == "":
+	case mistyped(a.db) || secret(a.db):
+		s += " --db …"
+	default:
 		s += " --db " + quote(a.db)
 	}
 	return s
+}
+
+// secret reports whether a URL has a password in it, or may have one.
+func secret(db string) bool {
+	if !strings.Contains(db, "://") {
+		return false
+	}
+	u, err := url.Parse(db)
+	if err != nil {
+		return true
+	}
+	_, has := u.User.Password()
+	return has || strings.Contains(strings.ToLower(u.RawQuery), "passw")
 }
 
 // command is line within a sentence.

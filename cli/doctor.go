@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +14,7 @@ import (
 
 func (a *app) doctorCmd() *cobra.Command {
 	var who person
-	var afterRestore, yes bool
+	var afterRestore, yes, force bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the database: invariants, stuck runs, unsafe settings",
@@ -21,13 +23,22 @@ Exit 1 if an invariant is broken; warnings alone exit 0.
 
 After the database was restored from a backup, or lost commits in a failover, stop all workers and run it with
 --after-restore before any is started: each effect of an open run that may have happened since the backup becomes
-uncertain, so that a probe or a person is asked before it is sent again.`,
+uncertain, so that a probe or a person is asked before it is sent again. It refuses while a worker with a living lease
+holds a run (exit 4), unless --force says that those workers are gone; a worker that holds none it cannot see.`,
 		Example: "  " + a.o.name() + " doctor\n  " + a.o.name() + " doctor --after-restore --reason 'restored the backup of 02:00'",
 		Args:    takes(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range []string{"as", "reason", "yes", "force"} {
+				if !afterRestore && cmd.Flags().Changed(name) {
+					return usage(cmd, "--%s belongs to --after-restore", name)
+				}
+			}
 			return a.with(cmd, look, func(ctx context.Context, s *session) error {
 				if !afterRestore {
 					return s.doctor(ctx)
+				}
+				if err := s.noWorkers(ctx, force); err != nil {
+					return err
 				}
 				question := "Marks the unfinished effects of all open runs as uncertain; no worker may run. Go on?"
 				if err := a.confirm(cmd, yes, question); err != nil {
@@ -39,8 +50,52 @@ uncertain, so that a probe or a person is asked before it is sent again.`,
 	}
 	cmd.Flags().BoolVar(&afterRestore, "after-restore", false, "treat the database as restored from a backup; stop all workers first")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before --after-restore")
+	cmd.Flags().BoolVar(&force, "force", false, "with --after-restore: the workers whose leases are living are gone for sure")
 	who.flags(cmd)
 	return cmd
+}
+
+// noWorkers refuses to go on while a worker with a living lease holds a run. Those that hold none are in no list.
+func (s *session) noWorkers(ctx context.Context, force bool) error {
+	var owners []pawl.WorkerID
+	for q := (pawl.RunQuery{States: []pawl.RunState{pawl.Running}, Limit: 1000}); ; {
+		page, next, err := s.Runs(ctx, q)
+		if err != nil {
+			return err
+		}
+		for i := range page {
+			if id := page[i].Owner; id != "" && !slices.Contains(owners, id) {
+				owners = append(owners, id)
+			}
+		}
+		if next == "" {
+			break
+		}
+		q.After = next
+	}
+	var living []string
+	err := s.store.View(ctx, func(ctx context.Context, tx pawl.Txn) error {
+		living = nil
+		for _, id := range owners {
+			w, err := tx.Worker(ctx, id)
+			if err != nil {
+				return err
+			}
+			if w != nil && w.Alive {
+				living = append(living, fmt.Sprintf("%s (process %d on %s)", w.ID, w.PID, w.Hostname))
+			}
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(living) == 0 || force:
+		s.a.note("careful: an idle worker cannot be seen from here; make sure that no worker runs on this database")
+		return nil
+	}
+	return &failure{exitConflict, fmt.Errorf("%s with a living lease: %s", count(len(living), "worker", "workers"), strings.Join(living, ", ")),
+		"stop all workers and repeat the command; if these are gone already, wait until their leases are over, or say --force"}
 }
 
 // finding is a [pawl.Finding] as JSON.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -55,10 +56,31 @@ func codeOf(err error) int {
 
 // report prints err and what to do next.
 func (a *app) report(err error) {
-	a.note("%s: %s", a.o.name(), clean(strings.TrimPrefix(err.Error(), "pawl: ")))
+	text := oneLine(strings.TrimPrefix(err.Error(), "pawl: "))
+	if errors.Is(err, pawl.ErrSchema) { // the store's advice has another program's name in it
+		text, _, _ = strings.Cut(text, ": run pawl migrate")
+	}
+	a.note("%s: %s", a.o.name(), clean(text))
 	if next := a.next(err); next != "" {
 		a.note("  %s", next)
 	}
+}
+
+// oneLine joins the lines of an error's text.
+func oneLine(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		line = strings.TrimSpace(strings.ReplaceAll(line, "\t", " "))
+		switch {
+		case line == "" || b.Len() == 0:
+		case strings.HasSuffix(b.String(), ":"):
+			b.WriteString(" ")
+		default:
+			b.WriteString("; ")
+		}
+		b.WriteString(line)
+	}
+	return b.String()
 }
 
 func (a *app) next(err error) string {
@@ -79,10 +101,13 @@ func (a *app) next(err error) string {
 	case errors.Is(err, pawl.ErrConflict):
 		return fmt.Sprintf("%s and %s show how things stand now", a.command("inbox"), a.command("runs show"))
 	case errors.Is(err, pawl.ErrSchema):
-		return "see " + a.command("migrate --help")
+		if strings.Contains(err.Error(), "newer build") {
+			return "use a newer build of this program; nothing was changed"
+		}
+		return a.command("migrate") + " creates the tables, or brings them up to date"
 	case errors.Is(err, pawl.ErrCommitUnknown):
 		return "look whether it was done before you repeat it: " + a.command("runs show")
-	case !a.opened: // a command that is not ours
+	case !a.opened, errors.Is(err, context.Canceled): // a command that is not ours; interrupted
 		return ""
 	}
 	return "if the reason is not clear, " + a.command("doctor") + " checks the database"

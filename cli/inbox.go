@@ -32,10 +32,11 @@ go on. ` + "`inbox show ENTRY`" + ` tells all about one of them and how to answe
 				err := usage(cmd, "unknown command %q", args[0])
 				err.next = "to look at one entry: " + a.command("inbox show "+quote(args[0]))
 				return err
-			case p.limit < 0:
-				return usage(cmd, "--limit must not be negative")
 			case kind != "" && !slices.Contains(pawl.EntryKinds(), pawl.EntryKind(kind)):
 				return usage(cmd, "--kind: unknown kind %q: want one of %v", kind, pawl.EntryKinds())
+			}
+			if err := p.check(cmd); err != nil {
+				return err
 			}
 			q.Kind = pawl.EntryKind(kind)
 			return a.with(cmd, look, func(ctx context.Context, s *session) error { return s.inbox(ctx, &p, q, run) })
@@ -146,7 +147,7 @@ func (a *app) printQuestion(en *pawl.Entry) error {
 	if en.Attempt > 0 {
 		t.row("attempt", strings.TrimSpace(fmt.Sprintf("%d, begun %s", en.Attempt, when(en.Begun))))
 	}
-	t.fact("sent", payload(en.Input, shownBytes))
+	t.fact("sent", compact(en.Input, shownBytes))
 	t.fact("under key", string(en.OpKey))
 	switch {
 	case !en.Closed.IsZero():

@@ -18,7 +18,7 @@ import (
 )
 
 func (a *app) migrateCmd() *cobra.Command {
-	var txTable string
+	var url string
 	var printOnly bool
 	cmd := &cobra.Command{
 		Use:   "migrate",
@@ -33,14 +33,14 @@ write to, and leaves Pawl's database alone. --print prints the statement instead
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case cmd.Flags().Changed("tx-table"):
-				return a.txTable(cmd, txTable, printOnly)
+				return a.makeTxTable(cmd, url, printOnly)
 			case printOnly:
 				return usage(cmd, "--print belongs to --tx-table URL")
 			}
 			return a.migrate(cmd)
 		},
 	}
-	cmd.Flags().StringVar(&txTable, "tx-table", "", "make the table pawl_tx in this database of your own: a SQLite file or a postgres:// URL")
+	cmd.Flags().StringVar(&url, "tx-table", "", "make the table pawl_tx in this database of your own: a SQLite file or a postgres:// URL")
 	cmd.Flags().BoolVar(&printOnly, "print", false, "with --tx-table: print the SQL, change nothing")
 	return cmd
 }
@@ -111,19 +111,30 @@ func schemaVersion(ctx context.Context, s sqlStore) (version int64, err error) {
 	return version, nil
 }
 
-// txTable makes the table of transaction steps in a database of the user's own.
-func (a *app) txTable(cmd *cobra.Command, url string, printOnly bool) error {
+// txTable is what migrate --tx-table prints as JSON.
+type txTable struct {
+	Store string `json:"store"`
+	Table string `json:"table"`
+	SQL   string `json:"sql,omitempty"` // with --print
+}
+
+// makeTxTable makes the table of transaction steps in a database of the user's own.
+func (a *app) makeTxTable(cmd *cobra.Command, url string, printOnly bool) error {
 	pg, err := isPostgres(cmd, url)
 	if err != nil {
 		f := usage(cmd, "--tx-table is neither a file nor a postgres:// URL")
 		f.next = "write it like postgres://user:password@host:5432/database, or name a SQLite file"
 		return f
 	}
-	statement := pawl.TxTable("BLOB")
+	out, statement := txTable{Store: "sqlite", Table: "pawl_tx"}, pawl.TxTable("BLOB")
 	if pg {
-		statement = pawl.TxTable("BYTEA")
+		out.Store, statement = "postgres", pawl.TxTable("BYTEA")
 	}
 	if printOnly {
+		if a.format != text {
+			out.SQL = statement + ";"
+			return a.printJSON(out)
+		}
 		return a.say("%s;", statement)
 	}
 	db, err := openUser(url, pg)
@@ -133,6 +144,9 @@ func (a *app) txTable(cmd *cobra.Command, url string, printOnly bool) error {
 	_, err = db.ExecContext(cmd.Context(), statement)
 	if err := errors.Join(err, db.Close()); err != nil {
 		return &failure{exitFailed, fmt.Errorf("create table pawl_tx: %w", err), "--print prints the statement, to be run by somebody who may create tables"}
+	}
+	if a.format != text {
+		return a.printJSON(out)
 	}
 	return a.say("table pawl_tx is there")
 }

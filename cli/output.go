@@ -93,8 +93,8 @@ func raw(b []byte) json.RawMessage {
 	return b
 }
 
-// payload shows stored JSON in text, at most limit bytes of it; 0 means all.
-func payload(b []byte, limit int) string {
+// compact shows stored JSON in text, at most limit bytes of it; 0 means all.
+func compact(b []byte, limit int) string {
 	var buf bytes.Buffer
 	if err := json.Compact(&buf, raw(b)); err != nil {
 		return "" // nothing stored

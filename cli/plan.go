@@ -101,7 +101,12 @@ func (s *session) planned(ctx context.Context, p *planned, arg string) error {
 		return err
 	}
 	if s.a.format == text {
-		err = s.printPlan(ctx, plan)
+		for i, why := range plan.Refusals {
+			plan.Refusals[i] = asFlags(why)
+		}
+		if len(plan.Steps) > 0 || len(plan.Refusals) == 0 {
+			err = s.printPlan(ctx, plan)
+		}
 	} else if p.planOnly || len(plan.Refusals) > 0 {
 		err = s.a.printJSON(plan)
 	}
@@ -118,6 +123,9 @@ func (s *session) planned(ctx context.Context, p *planned, arg string) error {
 	}
 	return s.carryOut(ctx, plan, p.act())
 }
+
+// asFlags names flags where the engine names the fields of its options.
+func asFlags(why string) string { return strings.ReplaceAll(why, "in Repeat", "with --repeat") }
 
 // unrefuse says what may help against a plan's refusals.
 func (s *session) unrefuse(p *pawl.Plan) string {
@@ -180,7 +188,7 @@ func (s *session) printPlan(ctx context.Context, p *pawl.Plan) error {
 		if x.Calls > 0 {
 			calls = fmt.Sprintf("≤%d", x.Calls)
 		}
-		t.row(x.Name, kindText(x), cmp.Or(string(x.State), "-"), string(x.Fate), keyText(x), calls, cmp.Or(dollars(x.Cost), "-"), x.Why)
+		t.row(x.Name, kindText(x), cmp.Or(string(x.State), "-"), string(x.Fate), keyText(x), calls, cmp.Or(dollars(x.Cost), "-"), asFlags(x.Why))
 	}
 	if len(p.Steps) == 0 {
 		t.row("(no steps yet)")

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/pawlrun/pawl"
@@ -35,6 +36,18 @@ type page struct {
 func (p *page) flags(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&p.limit, "limit", 100, "how many at most; 0 means all")
 	cmd.Flags().StringVar(&p.after, "after", "", "go on after this id, the last one of the page before")
+}
+
+func (p *page) check(cmd *cobra.Command) error {
+	if p.limit < 0 {
+		return usage(cmd, "--limit must not be negative")
+	}
+	if _, err := uuid.Parse(p.after); p.after != "" && (err != nil || len(p.after) != 36) {
+		err := usage(cmd, "--after: %q is no id", p.after)
+		err.next = "give the whole id that the page before names at its end"
+		return err
+	}
+	return nil
 }
 
 // collect reads pages of a list until there are enough. more is where the next one would begin.
@@ -66,8 +79,8 @@ func (a *app) listCmd() *cobra.Command {
 		Example: "  " + a.o.name() + " runs list --state blocked,failed",
 		Args:    takes(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if p.limit < 0 {
-				return usage(cmd, "--limit must not be negative")
+			if err := p.check(cmd); err != nil {
+				return err
 			}
 			for _, name := range states {
 				state, err := pawl.ParseRunState(name)

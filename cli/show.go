@@ -163,8 +163,8 @@ func head(d *pawl.RunDetail) *table {
 		t.row("taken over", fmt.Sprintf("%s lost, %s", count(d.Lost, "worker", "workers"), count(d.Releases, "release", "releases")))
 	}
 	t.fact("builds", d.Builds)
-	t.fact("input", payload(d.Input, shownBytes))
-	t.fact("result", payload(d.Result, shownBytes))
+	t.fact("input", compact(d.Input, shownBytes))
+	t.fact("result", compact(d.Result, shownBytes))
 	t.fact("cost", usageText(d.Cost))
 	return t
 }
@@ -206,7 +206,7 @@ func stepTable(d *pawl.RunDetail, payloads bool) *table {
 			at := &s.Attempts[j]
 			t.row(fmt.Sprintf("  #%d", at.Attempt), "", at.State, span(latency(at)), dollars(at.Usage.CostMicros), attemptNote(at))
 		}
-		if value := payload(s.Value, shownBytes); payloads && value != "" {
+		if value := compact(s.Value, shownBytes); payloads && value != "" {
 			t.row("  = " + value)
 		}
 	}
@@ -259,7 +259,7 @@ func evidenceTable(list []pawl.Evidence) *table {
 	t := newTable("AT", "STEP", "ATTEMPT", "FROM", "VERDICT", "DETAIL")
 	for i := range list {
 		e := &list[i]
-		t.row(when(e.At), e.Step, fmt.Sprint(e.Attempt), e.Source, e.Verdict, cmp.Or(faultText(e.Fault), payload(e.Value, 200), "-"))
+		t.row(when(e.At), e.Step, fmt.Sprint(e.Attempt), e.Source, e.Verdict, cmp.Or(faultText(e.Fault), compact(e.Value, 200), "-"))
 	}
 	return t
 }

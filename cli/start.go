@@ -12,10 +12,13 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/payload"
 )
 
 // maxInput bounds what start reads; the engine's own limit on payloads is the one that counts.
@@ -60,6 +63,9 @@ func (a *app) start(cmd *cobra.Command, f *startFlags, args []string) error {
 		if f.key == "" {
 			return usage(cmd, "--key is empty")
 		}
+		if err := payload.CheckName("--key", f.key); err != nil {
+			return usage(cmd, "%w", err)
+		}
 		opts = append(opts, pawl.Key(f.key))
 	}
 	if f.again {
@@ -75,22 +81,45 @@ func (a *app) start(cmd *cobra.Command, f *startFlags, args []string) error {
 	return a.with(cmd, write, func(ctx context.Context, s *session) error {
 		id, isNew, err := pawl.StartJSON(ctx, s, def, input, opts...)
 		if err != nil {
-			return badInput(cmd, err)
+			return s.unstarted(ctx, def, pawl.Key(f.key), err)
 		}
 		if !f.wait {
 			return s.started(ctx, id, isNew)
 		}
-		a.note("run %s %s; waiting for its end, which needs a worker: %s", id, verb(isNew), a.command("work"))
+		row, err := s.row(ctx, id)
+		if err != nil {
+			return err
+		}
+		a.note("run %s %s; waiting for its end, which needs a worker: %s", id, verb(row, isNew), a.command("work"))
 		return s.await(ctx, id, isNew)
 	})
+}
+
+// unstarted says what to do about a run that could not be started.
+func (s *session) unstarted(ctx context.Context, def pawl.Definition, key pawl.Key, err error) error {
+	if !errors.Is(err, pawl.ErrConflict) || key == "" {
+		return badInput(s.cmd, err)
+	}
+	runs, _, listed := s.Runs(ctx, pawl.RunQuery{Workflow: pawl.NameOf(def).Workflow, Key: key, Limit: 1})
+	if listed != nil || len(runs) == 0 {
+		return &failure{exitConflict, err, "use another key for another input"}
+	}
+	has := runs[0].ID
+	return &failure{exitConflict, err, fmt.Sprintf("run %s has the key: %s shows its input; another input needs another key",
+		has, s.a.command("runs show "+string(has)))}
 }
 
 // badInput makes a usage error of an input that does not fit the workflow's type.
 func badInput(cmd *cobra.Command, err error) error {
 	_, syntax := errors.AsType[*json.SyntaxError](err)
 	_, typed := errors.AsType[*json.UnmarshalTypeError](err)
-	if syntax || typed {
+	switch {
+	case syntax || typed:
 		return usage(cmd, "%w", err)
+	case errors.Is(err, fault.ReasonTooLarge):
+		err := usage(cmd, "%w", err)
+		err.next = "keep what is large in a file or an object store, and give its name to the run"
+		return err
 	}
 	return err
 }
@@ -183,6 +212,11 @@ func checkJSON(cmd *cobra.Command, what string, doc []byte) error {
 	if len(doc) > maxInput {
 		return usage(cmd, "%s is longer than %d bytes", what, maxInput)
 	}
+	if !utf8.Valid(doc) {
+		err := usage(cmd, "%s is not valid UTF-8", what)
+		err.next = "JSON is UTF-8: convert the text, or encode bytes that are no text as base64"
+		return err
+	}
 	var value json.RawMessage
 	err := json.Unmarshal(doc, &value)
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
@@ -193,19 +227,40 @@ func checkJSON(cmd *cobra.Command, what string, doc []byte) error {
 	return err
 }
 
-func verb(isNew bool) string {
-	if isNew {
-		return "started"
+func verb(row *pawl.RunRow, isNew bool) string {
+	switch {
+	case !isNew:
+		return "was there already"
+	case row.Parent != "":
+		return fmt.Sprintf("is new, a %s of run %s", row.Relation, row.Parent)
 	}
-	return "was there already"
+	return "started"
 }
 
 // startedRun is what start prints as JSON.
 type startedRun struct {
 	Run    pawl.RunID      `json:"run"`
 	New    bool            `json:"new"`
+	Parent pawl.RunID      `json:"parent,omitempty"` // the run that it retries
 	State  pawl.RunState   `json:"state"`
 	Result json.RawMessage `json:"result,omitempty"`
+	Fault  *fault.Fault    `json:"fault,omitempty"`
+	Open   []openEntry     `json:"open,omitempty"` // what a person must answer
+}
+
+type openEntry struct {
+	ID   pawl.EntryID   `json:"id"`
+	Kind pawl.EntryKind `json:"kind"`
+	Step string         `json:"step,omitempty"`
+}
+
+func openEntries(entries []pawl.Entry) (open []openEntry) {
+	for i := range entries {
+		if en := &entries[i]; en.Closed.IsZero() {
+			open = append(open, openEntry{en.ID, en.Kind, en.Step})
+		}
+	}
+	return open
 }
 
 func (s *session) started(ctx context.Context, id pawl.RunID, isNew bool) error {
@@ -214,10 +269,13 @@ func (s *session) started(ctx context.Context, id pawl.RunID, isNew bool) error 
 		return err
 	}
 	if s.a.format != text {
-		return s.a.printJSON(startedRun{Run: id, New: isNew, State: row.State})
+		return s.a.printJSON(startedRun{Run: id, New: isNew, Parent: row.Parent, State: row.State})
 	}
-	if !isNew {
+	switch {
+	case !isNew:
 		s.a.note("the run was there already; it is %s", row.State)
+	case row.Parent != "":
+		s.a.note("a new run, %s of run %s", row.Relation, row.Parent)
 	}
 	return s.a.say("%s", id)
 }
@@ -251,9 +309,10 @@ func (s *session) ended(ctx context.Context, row *pawl.RunRow, isNew bool) error
 	}
 	switch {
 	case s.a.format != text:
-		err = s.a.printJSON(startedRun{Run: d.ID, New: isNew, State: d.State, Result: raw(d.Result)})
+		err = s.a.printJSON(startedRun{Run: d.ID, New: isNew, Parent: d.Parent, State: d.State, Result: raw(d.Result),
+			Fault: d.Fault, Open: openEntries(d.Entries)})
 	case d.State == pawl.Succeeded:
-		err = s.a.say("%s", payload(d.Result, 0))
+		err = s.a.say("%s", compact(d.Result, 0))
 	}
 	if err != nil {
 		return err

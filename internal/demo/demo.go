@@ -39,7 +39,9 @@ func Command() *cobra.Command {
 e-mail the owner, mark the ticket complete. Worker processes do it on a plain job runner that retries from
 the top, and on Pawl. Each is killed (kill -9) at another point and followed by a new one. The table says
 what the outside world saw. It takes about ten seconds.`,
-		Args:          cobra.NoArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return errors.Join(cobra.NoArgs(cmd, args), checkDB(db))
+		},
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -135,7 +137,7 @@ func run(ctx context.Context, db string, f format, out, progress io.Writer, args
 	if f != text {
 		hints = progress
 	}
-	if err := writeHints(hints, shown(db), rows); err != nil {
+	if err := writeHints(hints, program(), db, rows); err != nil {
 		return err
 	}
 	return check(rows)

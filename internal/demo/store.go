@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -23,13 +24,24 @@ func isURL(db string) bool {
 	return strings.HasPrefix(db, "postgres://") || strings.HasPrefix(db, "postgresql://")
 }
 
+// checkDB refuses what looks like a URL of another kind, or without its scheme, before a file of that name is made. It
+// does not quote it: there may be a password in it.
+func checkDB(db string) error {
+	before, _, at := strings.Cut(db, "@")
+	bare := at && strings.Contains(before, ":") && !strings.Contains(before, "/")
+	if !isURL(db) && (bare || strings.Contains(db, "://")) {
+		return errors.New("--db is neither a file nor a postgres:// URL: write it like postgres://user:password@host:5432/database")
+	}
+	return nil
+}
+
 // shown is db as it may be printed.
 func shown(db string) string {
 	if !isURL(db) {
 		return db
 	}
 	u, err := url.Parse(db)
-	if err != nil {
+	if err != nil || strings.Contains(strings.ToLower(u.RawQuery), "passw") {
 		return "(PostgreSQL)"
 	}
 	return u.Redacted()

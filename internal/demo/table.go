@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/pawlrun/pawl"
@@ -99,20 +103,47 @@ func writeRows(out io.Writer, f format, rows []row) error {
 	return err
 }
 
-// writeHints says how to look at the runs.
-func writeHints(out io.Writer, db string, rows []row) error {
-	id := pawl.RunID("ID")
+// program is how this program was started, for a person to type again.
+func program() string {
+	exe, err := os.Executable()
+	if err == nil && goRun.MatchString(filepath.ToSlash(exe)) { // what go run has built is on no PATH and may be gone
+		return "go run ./cmd/pawl"
+	}
+	return quote(os.Args[0])
+}
+
+// goRun matches where go run keeps an executable: in a directory for the work, or in the build cache.
+var goRun = regexp.MustCompile(`/go-build[0-9]*/|/[0-9a-f]{64}-d/`)
+
+var plainWord = regexp.MustCompile(`^[-A-Za-z0-9_./:=,@%+]+$`)
+
+// quote makes a word of a command line for a POSIX shell.
+func quote(word string) string {
+	if plainWord.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// writeHints says how to look at the runs. A URL that may have a password in it is not printed, nor one with the
+// password masked, which nobody could use: the person has it.
+func writeHints(out io.Writer, prog, db string, rows []row) error {
+	id := "ID"
 	for _, r := range rows {
 		if r.run != "" && r.Inbox > 0 {
-			id = r.run
+			id = string(r.run)
 		}
+	}
+	set, flag := "", " --db "+quote(db)
+	if isURL(db) && shown(db) != db {
+		set, flag = "  export PAWL_DB='…the URL that you gave to --db…'\n", ""
 	}
 	_, err := fmt.Fprintf(out, `
 To look at the runs:
-  pawl runs list --db %[1]s
-  pawl runs show %[2]s --db %[1]s
-  pawl inbox --all --db %[1]s
-`, db, id)
+%[4]s  %[3]s runs list%[1]s
+  %[3]s runs show %[2]s%[1]s
+  %[3]s inbox --all%[1]s
+`, flag, id, prog, set)
 	return err
 }
 

@@ -157,14 +157,14 @@ func TestTableAndCheck(t *testing.T) {
 	if err := writeRows(&out, text, []row{twice, good}); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeHints(&out, "x.db", []row{twice, good}); err != nil {
+	if err := writeHints(&out, "bin/pawl", "x.db", []row{twice, good}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"WORKER KILLED           RUNNER  FETCHES  PAID CALLS  ROWS  E-MAILS  STATE      INBOX\n",
 		"sent, not written down  plain   2        2           2     2        succeeded  0\n",
 		"sent, not written down  pawl    1        1           1     1        succeeded  1\n",
-		"  pawl runs show r1 --db x.db\n",
+		"  bin/pawl runs show r1 --db x.db\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output lacks %q:\n%s", want, &out)
@@ -184,6 +184,34 @@ func TestTableAndCheck(t *testing.T) {
 		change(&bad)
 		if err := check([]row{bad}); err == nil {
 			t.Errorf("%s: a wrong row of Pawl's is no error", name)
+		}
+	}
+}
+
+func TestHintsKeepThePassword(t *testing.T) {
+	t.Parallel()
+	for _, db := range []string{"postgres://u:secret@h/d", "postgres://u@h/d?password=secret", "postgres://u:secret@h:x/d"} {
+		var out bytes.Buffer
+		if err := writeHints(&out, "pawl", db, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := out.String(); strings.Contains(got, "secret") || strings.Contains(got, "xxxxx") ||
+			!strings.Contains(got, "export PAWL_DB=") || !strings.Contains(got, "  pawl runs list\n") {
+			t.Errorf("%s: hints that cannot be pasted, or tell too much:\n%s", db, got)
+		}
+	}
+}
+
+func TestMistypedURLIsNoFile(t *testing.T) {
+	t.Parallel()
+	for _, db := range []string{"u:secret@h/d", "mysql://u:secret@h/d"} {
+		if err := checkDB(db); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: got %v", db, err)
+		}
+	}
+	for _, db := range []string{"", "a.db", "dir/a:b@c.db", "postgres://u:secret@h/d"} {
+		if err := checkDB(db); err != nil {
+			t.Errorf("%s: %v", db, err)
 		}
 	}
 }
