@@ -7,17 +7,22 @@ override GOFLAGS := -buildvcs=false
 export GOFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint cover
+.PHONY: help test crash demo lint cover
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | sort
 
 # The crash tests measure leases of seconds, so nothing else runs beside them.
-test: ## all tests, on SQLite and on a real PostgreSQL, with the race detector
+test: ## all tests, on SQLite and on a real PostgreSQL, with the race detector; of the crash matrix the telling points
 	@scripts/need-cc
 	@scripts/need-postgres
 	go test -race -timeout 20m $$(go list ./... | grep -v /internal/crashtest)
-	go test -race -timeout 20m ./internal/crashtest
+	go test -race -short -timeout 20m ./internal/crashtest
+
+crash: ## the whole crash matrix: every point, every kind, both stores, SIGKILL and SIGSTOP (about 4 minutes)
+	@scripts/need-cc
+	@scripts/need-postgres
+	go test -race -timeout 30m ./internal/crashtest
 
 demo: ## the demonstration
 	go run ./cmd/pawl demo

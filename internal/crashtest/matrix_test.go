@@ -220,7 +220,7 @@ var telling = []place{
 }
 
 // together is how many scenarios run at once. They wait most of the time.
-const together = 8
+const together = 6
 
 // scenario is one line of the matrix.
 type scenario struct {
