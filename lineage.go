@@ -77,11 +77,7 @@ func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions) (*
 	}
 	pl.replay(ctx, tx)
 	pl.totals()
-	for _, name := range slices.Concat(o.Repeat, o.NewKey) {
-		if !slices.ContainsFunc(rows, func(r StepRow) bool { return r.Name == name }) {
-			p.refuse(fmt.Sprintf("the run has no step %q: it has %q", name, names(rows)))
-		}
-	}
+	pl.checkNames()
 	p.Digest = digest(run, family, rows, p.Options)
 	return p, nil
 }
@@ -328,6 +324,16 @@ func (pl *planner) replay(ctx context.Context, tx Txn) {
 	}
 	if dry.next != "" && rows[dry.next] == nil {
 		p.Steps = append(p.Steps, PlannedStep{Name: dry.next, Kind: dry.kind, Fate: Rerun, Paid: dry.paid, Calls: dry.calls, Why: "the first step without a row"})
+	}
+}
+
+// checkNames refuses options that name steps the run does not have: a typo would send under the old key.
+func (pl *planner) checkNames() {
+	o := &pl.plan.Options
+	for _, name := range slices.Concat(o.Repeat, o.NewKey) {
+		if !slices.ContainsFunc(pl.rows, func(r StepRow) bool { return r.Name == name }) {
+			pl.plan.refuse(fmt.Sprintf("the run has no step %q: it has %q", name, names(pl.rows)))
+		}
 	}
 }
 

@@ -77,14 +77,12 @@ func TestNoEffectWithoutTrust(t *testing.T) {
 			real := b.hooks.Boot
 			b.hooks.Boot = func() time.Duration { return real() + jump }
 			b.hooks.At = func(p hooks.Point, _, _ string) {
-				switch p {
-				case hooks.Claimed:
+				switch {
+				case p == hooks.Claimed:
 					claims++
-				case hooks.IntentWritten:
-					if claims == 1 {
-						jump += b.opts.Lease // the machine slept past the lease right here
-					}
-				case hooks.EffectBegin:
+				case p == hooks.IntentWritten && claims == 1:
+					jump += b.opts.Lease // the machine slept past the lease right here
+				case p == hooks.EffectBegin:
 					began[claims]++
 				}
 			}
@@ -177,12 +175,12 @@ func TestOverOnlyAfterSettling(t *testing.T) {
 		if want := time.UnixMicro(now + 35e6); !en.OverAt.Equal(want) {
 			t.Errorf("the attempt is over at %v, want deadline, lease and settle after: %v", en.OverAt, want)
 		}
-		time.Sleep(time.Until(time.UnixMicro(now + 34e6)))
+		time.Sleep(time.Until(time.UnixMicro(now + 34e6))) // bubble
 		a := pawl.Answer{Entry: en.ID, Attempt: 1, Choice: pawl.AnswerDidNotHappen, Looked: time.Now(), By: "ann"}
 		if err := e.Resolve(t.Context(), a); !errors.Is(err, pawl.ErrTooEarly) {
 			t.Errorf("a second before the attempt was over: got %v, want ErrTooEarly", err)
 		}
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // bubble
 		if err := e.Resolve(t.Context(), a); !errors.Is(err, pawl.ErrTooEarly) {
 			t.Errorf("looked before the attempt was over, answered after: got %v, want ErrTooEarly", err)
 		}
