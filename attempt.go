@@ -34,6 +34,9 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 			"another step of this branch is running: steps do not nest, and a Run serves one goroutine (parallel branches need a Group)")
 	}
 	defer r.branch.Unlock()
+	if x.closed.Load() { // a goroutine that the body left behind
+		return nil, ErrSuspended
+	}
 	if err := r.usable(c); err != nil {
 		return nil, misuse(x, path, fault.ReasonInvalidValue, err.Error())
 	}
@@ -45,12 +48,18 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 	if err != nil {
 		return nil, misuse(x, path, fault.ReasonInvalidValue, "input: "+err.Error())
 	}
+	if x.j.visited[path] && x.suspended {
+		return nil, x.refuse()
+	}
 	if x.j.visited[path] {
 		return nil, misuse(x, path, fault.ReasonDuplicateStep, "the name is used twice in this run: give each item of a loop its own scope with run.Item")
 	}
 	row := x.j.visit(path)
 	if row != nil && row.State.Finished() {
 		return x.reuse(row, hash)
+	}
+	if x.dry != nil && x.suspended {
+		return nil, x.refuse()
 	}
 	if x.dry != nil {
 		x.dry.reach(c, path, row)
@@ -327,8 +336,8 @@ func (s *stepRun) ready(row *StepRow) bool {
 	s.sent = x.w.boot()
 	switch {
 	case s.c.intent():
+		// No evidence if this fails: an intent that never landed leaves its number to a later attempt.
 		if err := s.writeIntent(row); err != nil {
-			s.neverBegan(row)
 			return false
 		}
 	case s.c.kind == fault.KindTx:
@@ -346,7 +355,7 @@ func (s *stepRun) ready(row *StepRow) bool {
 	return true
 }
 
-// neverBegan reports, for an intent that is or may be on record, that its effect was not begun.
+// neverBegan reports, for an intent that is on record, that its effect was not begun.
 func (s *stepRun) neverBegan(row *StepRow) {
 	row.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonLeaseLost, Outcome: fault.OutcomeNotSent,
 		Message: "the lease was not certain any more when the attempt was to begin"}

@@ -145,7 +145,7 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 		if op.fill != nil {
 			op.fill(op.row, now)
 		}
-		progress = progress || op.row.State == StepSucceeded
+		progress = progress || !op.mark && op.row.State == StepSucceeded
 		if unknown && !op.mark {
 			there, err := tx.Step(ctx, q.run, op.row.Name)
 			if err != nil {

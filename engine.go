@@ -170,15 +170,15 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 	err := c.ledger(ctx, func(ctx context.Context, tx Txn) error {
 		out = make([]started, len(rows))
 		var fresh []RunRow
-		keys := make(map[Key]*RunRow)
+		keys := make(map[Key]int)
 		for i := range rows {
 			row := &rows[i]
-			if twin := keys[row.Key]; twin != nil && slices.Equal(twin.InputHash, row.InputHash) {
-				out[i] = started{twin.ID, false}
+			if j, twin := keys[row.Key]; twin && slices.Equal(rows[j].InputHash, row.InputHash) {
+				out[i] = started{out[j].id, false}
 				continue
 			}
 			if row.Key != "" {
-				keys[row.Key] = row
+				keys[row.Key] = i
 				found, err := e.byKey(ctx, tx, row, again)
 				if err != nil {
 					return err

@@ -103,7 +103,7 @@ func (x *execution) abandon(err error) {
 		return
 	}
 	x.log.Error("run could not be prepared, it is released", "err", err)
-	x.end(&runEnd{release: true})
+	x.end(&runEnd{release: true, delay: 2 * time.Second})
 }
 
 // body calls the workflow's function and turns a panic into its error.

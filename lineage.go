@@ -131,7 +131,7 @@ func refusals(run *RunRow, family []RunRow, o *PlanOptions) (why []string) {
 		case other.ID == run.ID || other.NewKeys:
 		case !other.State.Terminal():
 			why = append(why, fmt.Sprintf("run %s of the lineage is %s: only one may be live", other.ID, other.State))
-		case other.ID > run.ID:
+		case other.Created > run.Created:
 			why = append(why, fmt.Sprintf("run %s of the lineage is newer and knows what has happened since: take that one", other.ID))
 		}
 	}
@@ -471,7 +471,7 @@ func (e *Engine) heir(ctx context.Context, tx Txn, run *RunRow, p *Plan, rel Rel
 	id := newRunID()
 	heir := RunRow{ID: id, Lineage: run.Lineage, Parent: run.ID, Relation: rel, Workflow: run.Workflow, Version: run.Version,
 		KeyName: run.KeyName, Key: run.Key, NewKeys: p.Options.NewKeys, Queue: run.Queue, State: Queued, Input: input,
-		InputHash: run.InputHash, Builds: run.Builds}
+		InputHash: run.InputHash, Builds: run.Builds, Restored: run.Restored}
 	fresh := slices.Clone(p.Options.NewKey)
 	for _, path := range run.freshKeys() {
 		if !slices.Contains(fresh, path) {

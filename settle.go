@@ -34,6 +34,8 @@ func (end *runEnd) apply(ctx context.Context, tx Txn, run *RunRow, now int64) er
 	switch {
 	case end.finish != "":
 		return finish(ctx, tx, run, end.finish, end.fault, end.result)
+	case end.block != nil && run.CancelAt > 0:
+		return finish(ctx, tx, run, Cancelled, nil, nil)
 	case end.block != nil:
 		run.State, run.Intended, run.Fault = Blocked, end.intend, end.fault
 		if end.intend == Succeeded {

@@ -284,7 +284,7 @@ func (e *Engine) report(ctx context.Context, ev EvidenceRow) error {
 			return err
 		}
 		for i := range family {
-			if family[i].ID <= run.ID || family[i].State.Terminal() {
+			if family[i].Created <= run.Created || family[i].State.Terminal() {
 				continue
 			}
 			heir, err := tx.LockRun(ctx, family[i].ID)

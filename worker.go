@@ -368,7 +368,9 @@ func (w *worker) begin(hold, life context.Context, c Claimed) {
 			x.drop(fault.ErrLeaseLost)
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			delete(w.live, c.Row.ID)
+			if w.live[c.Row.ID] == x { // not a later claim of the same run
+				delete(w.live, c.Row.ID)
+			}
 			if w.suspect == c.Row.ID {
 				w.suspect = ""
 			}
