@@ -227,7 +227,7 @@ func (e *Engine) byKey(ctx context.Context, tx Txn, row *RunRow, again bool) (st
 	if !again || !newest.State.Terminal() || newest.State == Succeeded {
 		return started{newest.ID, false}, nil
 	}
-	p, err := e.planIn(ctx, tx, newest.ID, PlanOptions{Mode: PlanRetry})
+	p, err := e.planIn(ctx, tx, newest.ID, PlanOptions{Mode: PlanRetry}, false)
 	if err != nil {
 		return started{}, err
 	}

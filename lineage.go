@@ -29,7 +29,7 @@ func (r *RunRow) freshKeys() []string {
 // the first step that is not finished.
 func (e *Engine) Plan(ctx context.Context, id RunID, o PlanOptions) (p *Plan, err error) {
 	err = e.store.View(ctx, func(ctx context.Context, tx Txn) error {
-		p, err = e.planIn(ctx, tx, id, o)
+		p, err = e.planIn(ctx, tx, id, o, true)
 		return err
 	})
 	if err != nil {
@@ -38,7 +38,8 @@ func (e *Engine) Plan(ctx context.Context, id RunID, o PlanOptions) (p *Plan, er
 	return p, nil
 }
 
-func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions) (*Plan, error) {
+// planIn makes a plan in tx. The body is replayed only to show the plan, never inside a write transaction.
+func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions, replay bool) (*Plan, error) {
 	run, err := tx.LockRun(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w", id, err)
@@ -75,7 +76,9 @@ func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions) (*
 	default:
 		return nil, fmt.Errorf("unknown plan mode %q", o.Mode)
 	}
-	pl.replay(ctx, tx)
+	if replay {
+		pl.replay(ctx, tx)
+	}
 	pl.totals()
 	pl.checkNames()
 	p.Digest = digest(run, family, rows, p.Options)
@@ -112,6 +115,9 @@ func (p *Plan) refuse(texts ...string) { p.Refusals = append(p.Refusals, texts..
 func refusals(run *RunRow, family []RunRow, o *PlanOptions) (why []string) {
 	if o.Mode == PlanMove {
 		return moveRefusals(run, o)
+	}
+	if o.Mode == PlanRetry && run.NewKeys {
+		why = append(why, "the run is a fork with operation keys of its own, which a retry would not keep; `fork --new-keys` re-executes")
 	}
 	if o.Mode == PlanRetry && run.State == Succeeded {
 		why = append(why, "the run succeeded: there is nothing to retry; `fork` re-executes")
@@ -372,7 +378,7 @@ func (e *Engine) carry(ctx context.Context, tx Txn, p *Plan, mode PlanMode, a Ac
 	if err != nil {
 		return nil, nil, err
 	}
-	again, err := e.planIn(ctx, tx, p.Run, p.Options)
+	again, err := e.planIn(ctx, tx, p.Run, p.Options, false)
 	if err != nil {
 		return nil, nil, err
 	}
