@@ -37,33 +37,19 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 	if x.closed.Load() { // a goroutine that the body left behind
 		return nil, ErrSuspended
 	}
-	if err := r.usable(c); err != nil {
-		return nil, misuse(x, path, fault.ReasonInvalidValue, err.Error())
-	}
-	json, err := encode(c.in)
+	json, hash, err := r.input(c, path)
 	if err != nil {
-		return nil, misuse(x, path, fault.ReasonInvalidValue, "input: "+err.Error())
-	}
-	hash, err := hashOf(json)
-	if err != nil {
-		return nil, misuse(x, path, fault.ReasonInvalidValue, "input: "+err.Error())
-	}
-	if x.j.visited[path] && x.suspended {
-		return nil, x.refuse()
+		return nil, err
 	}
 	if x.j.visited[path] {
-		return nil, misuse(x, path, fault.ReasonDuplicateStep, "the name is used twice in this run: give each item of a loop its own scope with run.Item")
+		return nil, x.twice(path)
 	}
 	row := x.j.visit(path)
 	if row != nil && row.State.Finished() {
 		return x.reuse(row, hash)
 	}
-	if x.dry != nil && x.suspended {
-		return nil, x.refuse()
-	}
 	if x.dry != nil {
-		x.dry.reach(c, path, row)
-		return nil, x.suspend()
+		return nil, x.rehearse(c, path, row)
 	}
 	s := &stepRun{x: x, c: c, path: path, row: row, hash: hash, base: x.ctx}
 	if r.shield {
@@ -85,6 +71,37 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 		return value, err
 	}
 	return s.attempts()
+}
+
+// input checks the call and gives its input's JSON and hash.
+func (r *Run) input(c *stepCall, path string) (json, hash []byte, err error) {
+	if err := r.usable(c); err != nil {
+		return nil, nil, misuse(r.x, path, fault.ReasonInvalidValue, err.Error())
+	}
+	if json, err = encode(c.in); err == nil {
+		hash, err = hashOf(json)
+	}
+	if err != nil {
+		return nil, nil, misuse(r.x, path, fault.ReasonInvalidValue, "input: "+err.Error())
+	}
+	return json, hash, nil
+}
+
+// twice answers the second call of one name: a mistake, or a loop that goes on after the suspension.
+func (x *execution) twice(path string) error {
+	if x.suspended {
+		return x.refuse()
+	}
+	return misuse(x, path, fault.ReasonDuplicateStep, "the name is used twice in this run: give each item of a loop its own scope with run.Item")
+}
+
+// rehearse is a step of a plan's replay: the first one without a finished row ends it.
+func (x *execution) rehearse(c *stepCall, path string, row *StepRow) error {
+	if x.suspended {
+		return x.refuse()
+	}
+	x.dry.reach(c, path, row)
+	return x.suspend()
 }
 
 // misuse is an error in how a step is called. It is the same on every execution, so it needs no row.

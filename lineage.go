@@ -116,15 +116,7 @@ func refusals(run *RunRow, family []RunRow, o *PlanOptions) (why []string) {
 	if o.Mode == PlanMove {
 		return moveRefusals(run, o)
 	}
-	if o.Mode == PlanRetry && run.NewKeys {
-		why = append(why, "the run is a fork with operation keys of its own, which a retry would not keep; `fork --new-keys` re-executes")
-	}
-	if o.Mode == PlanRetry && run.State == Succeeded {
-		why = append(why, "the run succeeded: there is nothing to retry; `fork` re-executes")
-	}
-	if o.Mode == PlanFork && (o.From == "") != o.FromStart {
-		why = append(why, "a fork needs either a step to begin from or the start")
-	}
+	why = modeRefusals(run, o)
 	if o.Mode == PlanFork && o.NewKeys {
 		return why
 	}
@@ -140,6 +132,18 @@ func refusals(run *RunRow, family []RunRow, o *PlanOptions) (why []string) {
 		case other.Created > run.Created:
 			why = append(why, fmt.Sprintf("run %s of the lineage is newer and knows what has happened since: take that one", other.ID))
 		}
+	}
+	return why
+}
+
+func modeRefusals(run *RunRow, o *PlanOptions) (why []string) {
+	switch {
+	case o.Mode == PlanFork && (o.From == "") != o.FromStart:
+		why = append(why, "a fork needs either a step to begin from or the start")
+	case o.Mode == PlanRetry && run.NewKeys:
+		why = append(why, "the run is a fork with operation keys of its own, which a retry would not keep; `fork --new-keys` re-executes")
+	case o.Mode == PlanRetry && run.State == Succeeded:
+		why = append(why, "the run succeeded: there is nothing to retry; `fork` re-executes")
 	}
 	return why
 }
