@@ -116,11 +116,11 @@ type mortal struct {
 }
 
 func (m *mortal) Update(ctx context.Context, fn func(context.Context, pawl.Txn) error) error {
-	return m.UpdateSQL(ctx, func(ctx context.Context, tx pawl.Txn, _ *sql.Tx) error { return fn(ctx, tx) })
+	return m.UpdateSQL(ctx, time.Minute, func(ctx context.Context, tx pawl.Txn, _ *sql.Tx) error { return fn(ctx, tx) })
 }
 
-func (m *mortal) UpdateSQL(ctx context.Context, fn func(context.Context, pawl.Txn, *sql.Tx) error) error {
-	err := m.Store.UpdateSQL(ctx, func(ctx context.Context, tx pawl.Txn, user *sql.Tx) error {
+func (m *mortal) UpdateSQL(ctx context.Context, hold time.Duration, fn func(context.Context, pawl.Txn, *sql.Tx) error) error {
+	err := m.Store.UpdateSQL(ctx, hold, func(ctx context.Context, tx pawl.Txn, user *sql.Tx) error {
 		if m.dead.Load() {
 			return errDead
 		}

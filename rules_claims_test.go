@@ -112,8 +112,8 @@ type lossy struct {
 	lost bool
 }
 
-func (s *lossy) UpdateSQL(ctx context.Context, fn func(context.Context, pawl.Txn, *sql.Tx) error) error {
-	err := s.Store.UpdateSQL(ctx, fn)
+func (s *lossy) UpdateSQL(ctx context.Context, hold time.Duration, fn func(context.Context, pawl.Txn, *sql.Tx) error) error {
+	err := s.Store.UpdateSQL(ctx, hold, fn)
 	if err == nil && !s.lost {
 		s.lost = true
 		return fmt.Errorf("reply lost: %w", pawl.ErrCommitUnknown)

@@ -30,9 +30,9 @@ func (s *spy) Update(ctx context.Context, fn func(context.Context, pawl.Txn) err
 	return s.Store.Update(ctx, fn)
 }
 
-func (s *spy) UpdateSQL(ctx context.Context, fn func(context.Context, pawl.Txn, *sql.Tx) error) error {
+func (s *spy) UpdateSQL(ctx context.Context, hold time.Duration, fn func(context.Context, pawl.Txn, *sql.Tx) error) error {
 	s.commits.Add(1)
-	return s.Store.UpdateSQL(ctx, fn)
+	return s.Store.UpdateSQL(ctx, hold, fn)
 }
 
 func (s *spy) Claim(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error) {

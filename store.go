@@ -31,8 +31,10 @@ type Ledger interface {
 	// PostgreSQL and BEGIN IMMEDIATE on SQLite. If the database aborted the transaction for reasons of concurrency
 	// (40001, 40P01, SQLITE_BUSY) it is rolled back and fn runs again, so fn must set its results, not add to them.
 	Update(ctx context.Context, fn func(ctx context.Context, tx Txn) error) error
-	// UpdateSQL is Update for a Tx step: fn also gets the transaction itself, for the user's statements.
-	UpdateSQL(ctx context.Context, fn func(ctx context.Context, tx Txn, user *sql.Tx) error) error
+	// UpdateSQL is Update for a Tx step: fn also gets the transaction itself, for the user's statements. On a database
+	// with one write lock, which the heartbeats of all processes need, fn's context ends hold after the transaction has
+	// begun, and it is rolled back.
+	UpdateSQL(ctx context.Context, hold time.Duration, fn func(ctx context.Context, tx Txn, user *sql.Tx) error) error
 	// View runs fn in one read-only snapshot.
 	View(ctx context.Context, fn func(ctx context.Context, tx Txn) error) error
 	// On gives the row operations inside a transaction that the caller began on this database and will end.
@@ -135,6 +137,8 @@ type PeopleRows interface {
 	Worker(ctx context.Context, id WorkerID) (*WorkerRow, error)
 	// MarkSuspect notes on a worker's row that it runs this suspect run now, or none if run is "".
 	MarkSuspect(ctx context.Context, id WorkerID, run RunID) error
+	// ExtendLease renews a worker's lease with the transaction, if it is not over yet, and reports whether it did.
+	ExtendLease(ctx context.Context, id WorkerID) (bool, error)
 }
 
 // Leases is what a worker calls in its loops. No call touches a row of a run that the worker does not hold or take.

@@ -54,18 +54,13 @@ func (s *stepRun) callTx(ctx context.Context, row *StepRow) (value []byte, f *fa
 	x, prev := s.x, s.row
 	t := &txTry{s: s, row: row, op: s.move(row, StepSucceeded)}
 	defer t.release()
-	if x.e.store.Name() == "sqlite" {
-		// The transaction holds the one write lock: heartbeats wait behind it, and so would a flush.
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, x.e.o.lease()/3, fault.ReasonStepDeadline)
-		defer cancel()
-		t.take()
+	if t.alone() {
+		t.take() // the transaction holds the one write lock, so a flush would wait behind it
 	}
 	unknown := false
 	for try := 0; ; try++ {
 		var err error
 		if value, f, err = t.once(ctx, unknown); err == nil {
-			x.w.beatSoon()
 			x.e.hooks.Reach(hooks.ResultWritten, string(x.row.ID), row.Name)
 			return value, nil
 		}
@@ -92,6 +87,9 @@ func (s *stepRun) callTx(ctx context.Context, row *StepRow) (value []byte, f *fa
 		return nil, undone(f)
 	}
 }
+
+// alone reports whether the store has one write lock for all.
+func (t *txTry) alone() bool { return t.s.x.e.store.Name() == "sqlite" }
 
 // take makes the run's other writes wait and takes what they have not written yet.
 func (t *txTry) take() {
@@ -139,8 +137,10 @@ func undone(f *fault.Fault) *fault.Fault {
 // waits for its end, and if the row is there the step has succeeded.
 func (t *txTry) once(ctx context.Context, unknown bool) (value []byte, f *fault.Fault, err error) {
 	x, row := t.s.x, t.row
-	err = x.e.store.UpdateSQL(ctx, func(ctx context.Context, tx Txn, user *sql.Tx) error {
-		value, f = nil, nil
+	var sent time.Duration
+	var renewed bool
+	err = x.e.store.UpdateSQL(ctx, x.e.o.lease()/3, func(ctx context.Context, tx Txn, user *sql.Tx) (err error) {
+		value, f, renewed = nil, nil, false
 		if unknown {
 			var landed bool
 			if value, landed, err = t.landed(ctx, tx); err != nil || landed {
@@ -161,12 +161,21 @@ func (t *txTry) once(ctx context.Context, unknown bool) (value []byte, f *fault.
 		if err != nil {
 			return err
 		}
+		if sent = x.w.boot(); t.alone() {
+			if renewed, err = tx.ExtendLease(ctx, x.w.id.ID); err != nil {
+				return err
+			}
+		}
 		return t.journal(ctx, tx, now, unknown)
 	})
-	if err == nil {
-		t.carried = nil
+	if err != nil {
+		return value, f, err
 	}
-	return value, f, err
+	t.carried = nil
+	if renewed {
+		x.w.extended(sent)
+	}
+	return value, f, nil
 }
 
 // landed reports whether an earlier try has committed. The fence is locked, so none is on its way any more.

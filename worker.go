@@ -257,6 +257,13 @@ func (w *worker) note(b *Beat, sent time.Duration) {
 	w.renewed, w.clock, w.clockAt, w.server = sent, b.Now, at, b.Server
 }
 
+// extended notes that a transaction, sent when the boot clock showed sent, renewed a lease that was not over yet.
+func (w *worker) extended(sent time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.renewed = max(w.renewed, sent)
+}
+
 func (w *worker) snapshot() map[RunID]*execution {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -27,7 +27,7 @@ type Options struct {
 	// Migrate creates the schema, or brings it up to date. Without it a database whose schema is missing or old is
 	// refused with [pawl.ErrSchema]. It needs the right to create tables.
 	Migrate bool
-	// MaxConns bounds the connections. Zero means 16.
+	// MaxConns bounds the connections, but for one more, which is kept for the renewal of leases. Zero means 16.
 	MaxConns int
 	// Hooks is for this module's own tests; a program outside it cannot make one.
 	Hooks *hooks.Store
@@ -70,17 +70,23 @@ func open(ctx context.Context, cfg *pgx.ConnConfig, o *Options) (*Store, error) 
 	if err := tune(ctx, cfg, &weak); err != nil {
 		return nil, err
 	}
-	db := sql.OpenDB(stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+	connector := stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
 		return weak.look(ctx, conn)
-	})))
-	db.SetMaxIdleConns(o.maxConns())
-	db.SetConnMaxIdleTime(5 * time.Minute)
-	db.SetConnMaxLifetime(30 * time.Minute) // a pool finds a new primary also if nothing ever fails on the old one
+	}))
+	pool := func(conns int) *sql.DB {
+		db := sql.OpenDB(connector)
+		db.SetMaxIdleConns(conns)
+		db.SetConnMaxIdleTime(5 * time.Minute)
+		db.SetConnMaxLifetime(30 * time.Minute) // a pool finds a new primary also if nothing ever fails on the old one
+		return db
+	}
+	db, lease := pool(o.maxConns()), pool(1)
+	lease.SetMaxOpenConns(1)
 	h := hooks.Store{}
 	if o.Hooks != nil {
 		h = *o.Hooks
 	}
-	s := &Store{sqlstore.New(dialect(h, &weak), db, db)}
+	s := &Store{sqlstore.New(dialect(h, &weak), db, db, lease)}
 	if err := s.setUp(ctx, o.Migrate, h); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

@@ -70,7 +70,7 @@ func there(t *testing.T, s pawl.Store, id pawl.RunID) bool {
 // shown reads a setting inside a write transaction of the store and, after it, on the same connection.
 func shown(t *testing.T, s *postgres.Store, name string) (inside, after string) {
 	t.Helper()
-	err := s.UpdateSQL(t.Context(), func(ctx context.Context, _ pawl.Txn, user *sql.Tx) error {
+	err := s.UpdateSQL(t.Context(), time.Minute, func(ctx context.Context, _ pawl.Txn, user *sql.Tx) error {
 		return user.QueryRowContext(ctx, "SELECT current_setting($1)", name).Scan(&inside)
 	})
 	if err == nil {
@@ -202,7 +202,7 @@ func TestAbortedIsRepeated(t *testing.T) {
 			t.Fatal(err)
 		}
 		calls, row := 0, newRun()
-		err := s.UpdateSQL(t.Context(), func(ctx context.Context, tx pawl.Txn, user *sql.Tx) error {
+		err := s.UpdateSQL(t.Context(), time.Minute, func(ctx context.Context, tx pawl.Txn, user *sql.Tx) error {
 			calls++
 			if err := tx.InsertRuns(ctx, []pawl.RunRow{row}); err != nil {
 				return err
@@ -225,7 +225,7 @@ func TestCommitThatIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	update := func(statement string, swallow bool) error {
-		return s.UpdateSQL(t.Context(), func(ctx context.Context, tx pawl.Txn, user *sql.Tx) error {
+		return s.UpdateSQL(t.Context(), time.Minute, func(ctx context.Context, tx pawl.Txn, user *sql.Tx) error {
 			_, err := user.ExecContext(ctx, statement)
 			if swallow {
 				return nil

@@ -75,8 +75,9 @@ func dialect(h hooks.Store, name string) sqlstore.Dialect {
 	}
 	clock := "'" + strings.ReplaceAll(leaseClock(h), "'", "''") + "'"
 	return sqlstore.Dialect{
-		Name:  "sqlite",
-		Goose: goose.DialectSQLite3,
+		Name:      "sqlite",
+		Goose:     goose.DialectSQLite3,
+		OneWriter: true,
 		Fragments: sqlstore.Fragments{
 			Now:      "(pawl_now()" + offset + ")",
 			LeaseNow: "(pawl_lease_now()" + offset + ")",

@@ -85,16 +85,18 @@ func open(ctx context.Context, path string, o *Options) (*Store, error) {
 		return nil, err
 	}
 	write := sql.OpenDB(c)
-	write.SetMaxOpenConns(1) // one writer: waiting for it in the pool is fair, waiting for SQLite's lock is polling
+	write.SetMaxOpenConns(1) // one writer: waiting for it in order is fair, waiting for SQLite's lock is polling
 	write.SetMaxIdleConns(1)
-	read, user := write, write
+	read, lease, user := write, write, write
 	if !memory { // a database in memory is its one connection
 		read = sql.OpenDB(c)
 		read.SetMaxOpenConns(readers)
 		read.SetMaxIdleConns(readers)
+		lease = sql.OpenDB(c)
+		lease.SetMaxOpenConns(1)
 		user = sql.OpenDB(c)
 	}
-	s := &Store{sqlstore.New(dialect(h, name), write, read), user}
+	s := &Store{sqlstore.New(dialect(h, name), write, read, lease), user}
 	if err := s.setUp(ctx, memory, h); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

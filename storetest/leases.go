@@ -2,6 +2,8 @@ package storetest
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -22,6 +24,8 @@ var leaseRules = []rule{
 	{"stray", "stray are runs due for longer than the grace whose version nobody had for that long, while others live", testStray},
 	{"back", "a run that is blocked: version comes back when a living worker has its version", testBack},
 	{"tidy", "Tidy removes workers that are long gone and own nothing, and gives owners without a row an expired one", testTidy},
+	{"busy", "a heartbeat waits neither for the connections that steps hold nor, beyond its hold, for a transaction", testBusy},
+	{"extend", "ExtendLease renews a lease with the transaction, but not one that is over", testExtend},
 	{"suspect_mark", "MarkSuspect notes the run and the time, and takes them off", testSuspectMark},
 	{"overlap", "Overlap counts the other workers lost within one lease, not those that left", testOverlap},
 }
@@ -283,6 +287,58 @@ func testTidy(t *testing.T, f *fixture) {
 	f.ok(f.s.Tidy(f.ctx(), keep))
 	if got := f.claim(alive, 10, expired); len(got) != 1 || got[0].Row.ID != run.ID {
 		t.Errorf("taken after Tidy: %q, want the run whose owner had no row", ids(got))
+	}
+}
+
+func testBusy(t *testing.T, f *fixture) {
+	w := f.worker(time.Minute, v1)
+	const steps = 40 // more than there are connections
+	begun, end, done := make(chan struct{}, steps), make(chan struct{}), make(chan error, steps)
+	for range steps {
+		go func() {
+			done <- f.s.UpdateSQL(f.ctx(), 100*time.Millisecond, func(context.Context, pawl.Txn, *sql.Tx) error {
+				begun <- struct{}{}
+				<-end // whatever the context says
+				return nil
+			})
+		}()
+	}
+	<-begun
+	for range 3 {
+		ctx, cancel := context.WithTimeout(f.ctx(), 20*time.Second)
+		if _, err := f.s.Heartbeat(ctx, w); err != nil {
+			t.Errorf("Heartbeat while steps hold all connections: %v", err)
+		}
+		cancel()
+	}
+	close(end)
+	for range steps {
+		if err := <-done; err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("UpdateSQL = %v, want nil or the end of its hold", err)
+		}
+	}
+}
+
+func testExtend(t *testing.T, f *fixture) {
+	w := f.worker(time.Minute, v1)
+	extend := func() (done bool) {
+		f.update(func(ctx context.Context, tx pawl.Txn) (err error) {
+			done, err = tx.ExtendLease(ctx, w.ID)
+			return err
+		})
+		return done
+	}
+	f.advance(50 * time.Second)
+	if !extend() {
+		t.Error("a lease with 10 s left was not extended")
+	}
+	f.advance(50 * time.Second)
+	if !f.workerRow(w.ID).Alive {
+		t.Error("the lease is over 50 s after it was extended by a minute")
+	}
+	f.advance(11 * time.Second)
+	if extend() || f.workerRow(w.ID).Alive {
+		t.Error("a lease that was over was extended")
 	}
 }
 

@@ -96,7 +96,7 @@ func (f *fixture) view(fn func(ctx context.Context, tx pawl.Txn) error) {
 // exec runs SQL behind the store's back.
 func (f *fixture) exec(query string, args ...any) {
 	f.t.Helper()
-	f.ok(f.s.UpdateSQL(f.ctx(), func(ctx context.Context, _ pawl.Txn, user *sql.Tx) error {
+	f.ok(f.s.UpdateSQL(f.ctx(), time.Minute, func(ctx context.Context, _ pawl.Txn, user *sql.Tx) error {
 		_, err := user.ExecContext(ctx, query, args...)
 		return err
 	}))
@@ -105,7 +105,7 @@ func (f *fixture) exec(query string, args ...any) {
 // text reads one value.
 func (f *fixture) text(query string, args ...any) (s string) {
 	f.t.Helper()
-	f.ok(f.s.UpdateSQL(f.ctx(), func(ctx context.Context, _ pawl.Txn, user *sql.Tx) error {
+	f.ok(f.s.UpdateSQL(f.ctx(), time.Minute, func(ctx context.Context, _ pawl.Txn, user *sql.Tx) error {
 		return user.QueryRowContext(ctx, query, args...).Scan(&s)
 	}))
 	return s

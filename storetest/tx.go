@@ -93,7 +93,7 @@ func testCancelled(t *testing.T, f *fixture) {
 }
 
 func testFirstError(t *testing.T, f *fixture) {
-	err := f.s.UpdateSQL(f.ctx(), func(ctx context.Context, _ pawl.Txn, user *sql.Tx) error {
+	err := f.s.UpdateSQL(f.ctx(), time.Minute, func(ctx context.Context, _ pawl.Txn, user *sql.Tx) error {
 		if _, err := user.ExecContext(ctx, "SELECT nonsense FROM nowhere"); err == nil {
 			t.Error("a query of a table that is not there gave no error")
 		}
@@ -107,7 +107,7 @@ func testFirstError(t *testing.T, f *fixture) {
 func testUser(t *testing.T, f *fixture) {
 	row := newRun()
 	f.exec(`CREATE TABLE mine (n BIGINT)`)
-	err := f.s.UpdateSQL(f.ctx(), func(ctx context.Context, tx pawl.Txn, user *sql.Tx) error {
+	err := f.s.UpdateSQL(f.ctx(), time.Minute, func(ctx context.Context, tx pawl.Txn, user *sql.Tx) error {
 		if err := tx.InsertRuns(ctx, []pawl.RunRow{row}); err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func testUser(t *testing.T, f *fixture) {
 
 func testOn(t *testing.T, f *fixture) {
 	row := newRun()
-	err := f.s.UpdateSQL(f.ctx(), func(ctx context.Context, _ pawl.Txn, user *sql.Tx) error {
+	err := f.s.UpdateSQL(f.ctx(), time.Minute, func(ctx context.Context, _ pawl.Txn, user *sql.Tx) error {
 		tx := f.s.On(pawl.SQLConn(user))
 		if err := tx.InsertRuns(ctx, []pawl.RunRow{row}); err != nil {
 			return err

@@ -21,6 +21,8 @@ type Dialect struct {
 	Fragments Fragments
 	// Write is the isolation of write transactions, Read that of snapshots.
 	Write, Read sql.IsolationLevel
+	// OneWriter says that the database has one write lock for all.
+	OneWriter bool
 	// Begin runs first in every write transaction. Nil for none.
 	Begin func(ctx context.Context, tx *sql.Tx) error
 	// Classify says what an error of the driver means for a transaction.

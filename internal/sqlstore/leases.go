@@ -19,8 +19,7 @@ const insertVersion = `INSERT INTO pawl_worker_versions (worker, workflow, versi
 
 // Register adds the worker's row and what it has.
 func (s *Store) Register(ctx context.Context, w pawl.WorkerRow, has []pawl.VersionID) error {
-	err := s.Update(ctx, func(ctx context.Context, tx pawl.Txn) error {
-		t := tx.(*txn)
+	err := s.renew(ctx, func(ctx context.Context, t *txn) error {
 		_, err := t.exec(ctx, upsertWorker, string(w.ID), w.Lease.Microseconds(), said(w.Hostname), str(w.Machine), str(w.Boot),
 			str(w.PIDNS), num(w.PID), str(w.ProcessStart), str(w.Build))
 		for _, v := range has {
@@ -67,8 +66,7 @@ func (s *Store) Heartbeat(ctx context.Context, w pawl.WorkerRow) (*pawl.Beat, er
 
 func (s *Store) beat(ctx context.Context, w pawl.WorkerRow) (*pawl.Beat, error) {
 	var beat *pawl.Beat
-	err := s.Update(ctx, func(ctx context.Context, tx pawl.Txn) error {
-		t := tx.(*txn)
+	err := s.renew(ctx, func(ctx context.Context, t *txn) error {
 		var b pawl.Beat
 		found, err := t.row(ctx, renewLease, []any{string(w.ID), w.Lease.Microseconds()}, []any{&b.Now, &b.Server})
 		if err != nil || !found {
@@ -89,8 +87,8 @@ const endLease = `UPDATE pawl_workers SET expires = {leasenow} - 1, clock = {clo
 
 // Unregister uses the primary key.
 func (s *Store) Unregister(ctx context.Context, id pawl.WorkerID) error {
-	err := s.Update(ctx, func(ctx context.Context, tx pawl.Txn) error {
-		_, err := tx.(*txn).exec(ctx, endLease, string(id))
+	err := s.renew(ctx, func(ctx context.Context, t *txn) error {
+		_, err := t.exec(ctx, endLease, string(id))
 		return err
 	})
 	if err != nil {
@@ -109,8 +107,8 @@ WHERE id = $1 AND (owner = $2) IS TRUE AND epoch = $3 AND state = 'running'`
 // ReleaseLost uses the primary key.
 func (s *Store) ReleaseLost(ctx context.Context, id pawl.WorkerID, run pawl.RunID, epoch int64) (bool, error) {
 	var n int64
-	err := s.Update(ctx, func(ctx context.Context, tx pawl.Txn) (err error) {
-		n, err = tx.(*txn).exec(ctx, releaseLost, string(run), string(id), epoch)
+	err := s.renew(ctx, func(ctx context.Context, t *txn) (err error) {
+		n, err = t.exec(ctx, releaseLost, string(run), string(id), epoch)
 		return err
 	})
 	if err != nil {

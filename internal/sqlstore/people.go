@@ -224,3 +224,15 @@ func (t *txn) MarkSuspect(ctx context.Context, id pawl.WorkerID, run pawl.RunID)
 	}
 	return nil
 }
+
+// A lease that is over is not renewed here: others may have taken the worker's runs since.
+const extendLease = `UPDATE pawl_workers AS w SET expires = {leasenow} + w.lease, seen = {now} WHERE id = $1 AND NOT ` + expired
+
+// ExtendLease uses the primary key.
+func (t *txn) ExtendLease(ctx context.Context, id pawl.WorkerID) (bool, error) {
+	n, err := t.exec(ctx, extendLease, string(id))
+	if err != nil {
+		return false, fmt.Errorf("extend the lease of worker %s: %w", id, err)
+	}
+	return n == 1, nil
+}

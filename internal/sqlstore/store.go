@@ -21,6 +21,11 @@ type Store struct {
 	texts *texts
 	write *sql.DB
 	read  *sql.DB // the same as write where the database has no single writer
+	lease *sql.DB // a connection kept for the renewal of workers' leases
+
+	// turn has room for the one transaction that may write at a time, and those who wait are served in order: so a
+	// renewal waits for one transaction, however many more there are. Nil where the database has no single writer.
+	turn chan struct{}
 
 	mu  sync.Mutex
 	has map[pawl.WorkerID][]pawl.VersionID // guarded by mu: what this process's workers registered
@@ -28,9 +33,14 @@ type Store struct {
 
 var _ pawl.Store = (*Store)(nil)
 
-// New returns a store over the two pools, which it closes. They may be the same.
-func New(d Dialect, write, read *sql.DB) *Store {
-	return &Store{d: d, texts: newTexts(d.Fragments), write: write, read: read, has: make(map[pawl.WorkerID][]pawl.VersionID)}
+// New returns a store over the pools, which it closes. They may be the same.
+func New(d Dialect, write, read, lease *sql.DB) *Store {
+	s := &Store{d: d, texts: newTexts(d.Fragments), write: write, read: read, lease: lease,
+		has: make(map[pawl.WorkerID][]pawl.VersionID)}
+	if d.OneWriter {
+		s.turn = make(chan struct{}, 1)
+	}
+	return s
 }
 
 // Name is the dialect's.
@@ -39,30 +49,59 @@ func (s *Store) Name() string { return s.d.Name }
 // Writer is the pool that writes go through.
 func (s *Store) Writer() *sql.DB { return s.write }
 
-// Close closes both pools.
+// Close closes the pools.
 func (s *Store) Close() error {
 	err := s.write.Close()
-	if s.read != s.write {
-		err = errors.Join(err, s.read.Close())
+	for _, db := range []*sql.DB{s.read, s.lease} {
+		if db != s.write {
+			err = errors.Join(err, db.Close())
+		}
 	}
 	return err
 }
 
 // Update runs fn in a write transaction, see [pawl.Ledger].
 func (s *Store) Update(ctx context.Context, fn func(context.Context, pawl.Txn) error) error {
-	return s.UpdateSQL(ctx, func(ctx context.Context, tx pawl.Txn, _ *sql.Tx) error { return fn(ctx, tx) })
+	return s.update(ctx, s.write, func(tx *sql.Tx, _ func()) error { return fn(ctx, &txn{s: s, c: pawl.SQLConn(tx)}) })
 }
 
 // UpdateSQL is Update that also hands out the transaction, see [pawl.Ledger].
-func (s *Store) UpdateSQL(ctx context.Context, fn func(context.Context, pawl.Txn, *sql.Tx) error) error {
+func (s *Store) UpdateSQL(ctx context.Context, hold time.Duration, fn func(context.Context, pawl.Txn, *sql.Tx) error) error {
+	return s.update(ctx, s.write, func(tx *sql.Tx, give func()) (err error) {
+		ctx := ctx
+		if s.turn != nil {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, hold)
+			defer cancel()
+			undo := context.AfterFunc(ctx, func() { // also if fn does not look at its context
+				_ = tx.Rollback()
+				give()
+			})
+			defer func() {
+				if !undo() && err == nil {
+					err = fmt.Errorf("the transaction took longer than %v: %w", hold, ctx.Err())
+				}
+			}()
+		}
+		return fn(ctx, &txn{s: s, c: pawl.SQLConn(tx)}, tx)
+	})
+}
+
+// renew is Update for a worker's lease: it does not wait for connections that steps may hold.
+func (s *Store) renew(ctx context.Context, fn func(context.Context, *txn) error) error {
+	return s.update(ctx, s.lease, func(tx *sql.Tx, _ func()) error { return fn(ctx, &txn{s: s, c: pawl.SQLConn(tx)}) })
+}
+
+// update runs fn in a write transaction. fn may give the turn away before its end, once the transaction is rolled back.
+func (s *Store) update(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx, give func()) error) error {
 	return s.again(ctx, func() error {
-		return s.inTx(ctx, s.write, &sql.TxOptions{Isolation: s.d.Write}, func(tx *sql.Tx) error {
+		return s.inTx(ctx, db, &sql.TxOptions{Isolation: s.d.Write}, func(tx *sql.Tx, give func()) error {
 			if s.d.Begin != nil {
 				if err := s.d.Begin(ctx, tx); err != nil {
 					return fmt.Errorf("begin: %w", err)
 				}
 			}
-			return fn(ctx, &txn{s: s, c: pawl.SQLConn(tx)}, tx)
+			return fn(tx, give)
 		})
 	})
 }
@@ -70,7 +109,7 @@ func (s *Store) UpdateSQL(ctx context.Context, fn func(context.Context, pawl.Txn
 // View runs fn in a snapshot, see [pawl.Ledger].
 func (s *Store) View(ctx context.Context, fn func(context.Context, pawl.Txn) error) error {
 	return s.again(ctx, func() error {
-		return s.inTx(ctx, s.read, &sql.TxOptions{Isolation: s.d.Read, ReadOnly: true}, func(tx *sql.Tx) error {
+		return s.inTx(ctx, s.read, &sql.TxOptions{Isolation: s.d.Read, ReadOnly: true}, func(tx *sql.Tx, _ func()) error {
 			return fn(ctx, &txn{s: s, c: pawl.SQLConn(tx), readOnly: true})
 		})
 	})
@@ -107,12 +146,22 @@ const commitGrace = 10 * time.Second
 //
 // The transaction's own context is not the caller's, so that a context that ends while COMMIT is under way does not
 // tear it down; statements get the caller's.
-func (s *Store) inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(*sql.Tx) error) (err error) {
+func (s *Store) inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(tx *sql.Tx, give func()) error) (err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer func() { _ = conn.Close() }() // gives it back to the pool; there is nothing to do about an error
+	give := func() {}
+	if s.turn != nil && !opts.ReadOnly {
+		select {
+		case s.turn <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		give = sync.OnceFunc(func() { <-s.turn })
+		defer give()
+	}
 	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, cancel)
@@ -135,7 +184,7 @@ func (s *Store) inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn fu
 	if ended {
 		return context.Cause(ctx)
 	}
-	if err := fn(tx); err != nil {
+	if err := fn(tx, give); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
