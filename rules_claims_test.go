@@ -246,3 +246,104 @@ func TestTxIsFencedLast(t *testing.T) {
 		t.Errorf("the journal has %+v, %v", d.Steps, err)
 	}
 }
+
+// Many long Tx steps do not cost the worker its lease: heartbeats wait for one transaction at a time, and a step that has
+// waited for its turn has its full third of the lease (5.11).
+func TestLongTransactionsKeepTheLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		const runs = 12
+		claims := 0
+		b.hooks.At = func(p hooks.Point, _, _ string) {
+			if p == hooks.Claimed {
+				claims++
+			}
+		}
+		w := pawl.Define("books", "v1", func(run *pawl.Run, in int) (int, error) {
+			return pawl.Tx(run, "book", in, func(ctx context.Context, _ *sql.Tx, in int) (int, error) {
+				b.effect("book")
+				time.Sleep(b.opts.Lease/3 - 10*time.Millisecond) // bubble
+				return in, context.Cause(ctx)
+			})
+		})
+		b.opts.Slots = runs
+		e := b.engine(w)
+		var all []*pawl.Handle[int]
+		for i := range runs {
+			h, err := w.Start(t.Context(), e, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, h)
+		}
+		stop := b.work(e)
+		for i, h := range all {
+			if got, err := h.Result(t.Context()); err != nil || got != i {
+				t.Errorf("run %d: %d, %v", i, got, err)
+			}
+		}
+		stop()
+		if n := b.count("book"); n != runs || claims != runs {
+			t.Errorf("%d transactions in %d claims, want %d in %d: the lease was lost meanwhile", n, claims, runs, runs)
+		}
+	})
+}
+
+// late is a store whose answer to a heartbeat comes late, and which then gives none.
+type late struct {
+	pawl.Store
+	by    time.Duration
+	beats int
+}
+
+func (s *late) Heartbeat(ctx context.Context, w pawl.WorkerRow) (*pawl.Beat, error) {
+	s.beats++
+	if s.beats > 2 {
+		return nil, errors.New("the database is away")
+	}
+	beat, err := s.Store.Heartbeat(ctx, w)
+	time.Sleep(s.by) // bubble
+	return beat, err
+}
+
+// Trust in a lease is counted from when its renewal was sent (W2): the lease runs from some moment after that, and the
+// answer may have taken most of it.
+func TestTrustCountsFromTheSend(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		const lease = 6 * time.Second
+		slow := &late{Store: b.store, by: lease / 6}
+		trust := lease - lease/6
+		start := time.Now()
+		var began []time.Duration
+		w := pawl.Define("sends", "v1", func(run *pawl.Run, in int) (int, error) {
+			for i := range 20 {
+				if err := pawl.OnceDo(run.Item(fmt.Sprint(i)), "send", i, func(context.Context, pawl.Intent, int) error {
+					began = append(began, time.Since(start))
+					time.Sleep(time.Second / 2) // bubble
+					return nil
+				}); err != nil {
+					return 0, err
+				}
+			}
+			return 1, nil
+		})
+		o := b.opts
+		e, err := pawl.New(slow, &o, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Start(t.Context(), e, 1); err != nil {
+			t.Fatal(err)
+		}
+		stop := b.work(e)
+		time.Sleep(3 * lease) // bubble
+		stop()
+		// The second renewal, the last that was answered, was sent a third of the lease after the first one's answer.
+		last := slow.by + lease/3
+		if len(began) == 0 || began[len(began)-1] >= last+trust {
+			t.Errorf("sends began at %v; none may begin later than %v after the last good renewal, which was sent at %v", began, trust, last)
+		}
+		if len(began) > 0 && began[len(began)-1] < last+slow.by {
+			t.Errorf("the last send began at %v, so the test shows nothing", began[len(began)-1])
+		}
+	})
+}
