@@ -63,7 +63,7 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 			return nil, misuse(x, path, fault.ReasonTooLarge, "input: "+err.Error())
 		}
 	}
-	s.key = x.keyOf(path)
+	s.key = x.row.opKey(x.w.space, path)
 	x.running(path)
 	defer x.running("")
 	x.e.hooks.Reach(hooks.StepReached, string(x.row.ID), path)
@@ -556,15 +556,6 @@ func (s *stepRun) move(row *StepRow, state StepState) stepOp {
 	}
 	s.row, s.x.j.rows[s.path] = row, row
 	return op
-}
-
-// keyOf is the operation key of the run's step.
-func (x *execution) keyOf(path string) OpKey {
-	product := x.row.product()
-	if slices.Contains(x.row.freshKeys(), path) {
-		product = string(x.row.ID)
-	}
-	return opKey(x.w.space, x.row.KeyName, product, path)
 }
 
 // running notes which step is running, for those who look at the worker.

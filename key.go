@@ -5,6 +5,8 @@ import (
 	"encoding/base32"
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -59,6 +61,34 @@ func (r *RunRow) product() string {
 	default:
 		return string(r.Lineage)
 	}
+}
+
+// ownKeys gives the steps that a fork has given an operation key of its own, each with the run that it comes from.
+func (r *RunRow) ownKeys() map[string]RunID {
+	keys := make(map[string]RunID)
+	for line := range strings.Lines(r.OwnKeys) {
+		if id, path, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " "); ok {
+			keys[path] = RunID(id)
+		}
+	}
+	return keys
+}
+
+func (r *RunRow) setOwnKeys(keys map[string]RunID) {
+	var b strings.Builder
+	for _, path := range slices.Sorted(maps.Keys(keys)) {
+		fmt.Fprintf(&b, "%s %s\n", keys[path], path)
+	}
+	r.OwnKeys = b.String()
+}
+
+// opKey is the operation key of the run's step. A retry has the keys of the run it retries.
+func (r *RunRow) opKey(space, path string) OpKey {
+	product := r.product()
+	if id, own := r.ownKeys()[path]; own {
+		product = string(id)
+	}
+	return opKey(space, r.KeyName, product, path)
 }
 
 // stepPath joins scope and name with "/", escaping a "/" inside either, so that different steps never share a path.

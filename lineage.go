@@ -17,13 +17,6 @@ import (
 // defaultCalls is the worst case of one step whose policy is not known: the default number of attempts.
 const defaultCalls = 10
 
-func (r *RunRow) freshKeys() []string {
-	if r.FreshKey == "" {
-		return nil
-	}
-	return strings.Split(r.FreshKey, "\n")
-}
-
 // Plan says what a retry, fork or move of a run would do, and writes nothing. What stands in the way is in its
 // Refusals. If this engine has the workflow, its body is replayed over the journal, without executing anything, to find
 // the first step that is not finished.
@@ -140,8 +133,8 @@ func modeRefusals(run *RunRow, o *PlanOptions) (why []string) {
 	switch {
 	case o.Mode == PlanFork && (o.From == "") != o.FromStart:
 		why = append(why, "a fork needs either a step to begin from or the start")
-	case o.Mode == PlanRetry && run.NewKeys:
-		why = append(why, "the run is a fork with operation keys of its own, which a retry would not keep; `fork --new-keys` re-executes")
+	case run.NewKeys && !(o.Mode == PlanFork && o.NewKeys):
+		why = append(why, "the run is a fork with operation keys of its own, which no other run keeps; `fork --new-keys` re-executes")
 	case o.Mode == PlanRetry && run.State == Succeeded:
 		why = append(why, "the run succeeded: there is nothing to retry; `fork` re-executes")
 	}
@@ -189,7 +182,7 @@ func (pl *planner) key(path string) OpKey {
 	if run.NewKeys || slices.Contains(pl.plan.Options.NewKey, path) {
 		return "" // derived from the new run's id
 	}
-	return opKey(pl.space, run.KeyName, run.product(), path)
+	return run.opKey(pl.space, path)
 }
 
 func (pl *planner) expired(row *StepRow) bool {
@@ -482,13 +475,11 @@ func (e *Engine) heir(ctx context.Context, tx Txn, run *RunRow, p *Plan, rel Rel
 	heir := RunRow{ID: id, Lineage: run.Lineage, Parent: run.ID, Relation: rel, Workflow: run.Workflow, Version: run.Version,
 		KeyName: run.KeyName, Key: run.Key, NewKeys: p.Options.NewKeys, Queue: run.Queue, State: Queued, Input: input,
 		InputHash: run.InputHash, Builds: run.Builds, Restored: run.Restored}
-	fresh := slices.Clone(p.Options.NewKey)
-	for _, path := range run.freshKeys() {
-		if !slices.Contains(fresh, path) {
-			fresh = append(fresh, path)
-		}
+	keys := run.ownKeys()
+	for _, path := range p.Options.NewKey {
+		keys[path] = id
 	}
-	heir.FreshKey = strings.Join(fresh, "\n")
+	heir.setOwnKeys(keys)
 	if err := tx.InsertRuns(ctx, []RunRow{heir}); err != nil {
 		return "", err
 	}

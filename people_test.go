@@ -327,6 +327,26 @@ func TestEvidenceAgainstAnAnswer(t *testing.T) {
 	})
 }
 
+// The same where a retry inherited the question, was told that nothing happened, and has sent again.
+func TestEvidenceAgainstAnHeir(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		id, wake := zombie(s)
+		s.resolve(s.blocked(id, pawl.AskUncertain), pawl.AnswerGiveUp)
+		s.reach(id, pawl.Failed)
+		heir := s.retry(id)
+		en := s.blocked(heir, pawl.AskUncertain)
+		time.Sleep(max(0, time.Until(en.OverAt)) + time.Second)
+		s.resolve(en, pawl.AnswerDidNotHappen)
+		result(t, s.reach(heir, pawl.Succeeded), "c(sent again)")
+		wake(nil)
+		time.Sleep(2 * time.Second)
+		s.want(map[string]int{"mail": 2})
+		if twice := s.entry(s.desk, pawl.AskTwice); twice.Run != heir || twice.Step != "mail" {
+			t.Errorf("entry %+v, want the retry and its step", twice)
+		}
+	})
+}
+
 // C95, W7: late evidence about a step that was given up is kept, and the terminal run stays as it is.
 func TestC50_LateEvidenceChangesNoTerminalRun(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {

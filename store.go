@@ -189,7 +189,7 @@ type RunRow struct {
 	KeyName  string // the workflow's name in operation and product keys
 	Key      Key    // product key, ""
 	NewKeys  bool   // a fork with operation keys of its own
-	FreshKey string // steps that have a new operation key in this run, one path a line
+	OwnKeys  string // steps that a fork gave an operation key of its own: a line each, the fork's id and the path
 	Queue    string
 
 	State     RunState

@@ -276,7 +276,7 @@ func (e *Engine) report(ctx context.Context, ev EvidenceRow) error {
 		if err := tx.AddEvidence(ctx, &ev); err != nil {
 			return err
 		}
-		if err := settleByEvidence(ctx, tx, run, &ev, ""); err != nil {
+		if err := settleByEvidence(ctx, tx, run, run, &ev); err != nil {
 			return err
 		}
 		family, err := tx.Lineage(ctx, run.Lineage)
@@ -284,14 +284,14 @@ func (e *Engine) report(ctx context.Context, ev EvidenceRow) error {
 			return err
 		}
 		for i := range family {
-			if family[i].Created <= run.Created || family[i].State.Terminal() {
+			if family[i].Created <= run.Created {
 				continue
 			}
 			heir, err := tx.LockRun(ctx, family[i].ID)
 			if err != nil {
 				return err
 			}
-			if err := settleByEvidence(ctx, tx, heir, &ev, run.ID); err != nil {
+			if err := settleByEvidence(ctx, tx, heir, run, &ev); err != nil {
 				return err
 			}
 		}
@@ -299,24 +299,34 @@ func (e *Engine) report(ctx context.Context, ev EvidenceRow) error {
 	})
 }
 
-func settleByEvidence(ctx context.Context, tx Txn, run *RunRow, ev *EvidenceRow, inherited RunID) error {
+// settleByEvidence applies evidence about an attempt of run origin to a row of run: its own, or that of a later run which
+// inherited the attempt, and may have repeated it since.
+func settleByEvidence(ctx context.Context, tx Txn, run, origin *RunRow, ev *EvidenceRow) error {
 	row, err := tx.Step(ctx, run.ID, ev.Step)
-	if err != nil || row == nil || row.Inherited != inherited {
+	if err != nil || row == nil {
 		return err
+	}
+	own, again := run.ID == origin.ID, false // again: a later run has begun the step anew, under the same key
+	switch {
+	case own && row.Inherited == "", !own && row.Inherited == origin.ID:
+	case !own && row.Inherited == "" && run.opKey("", ev.Step) == origin.opKey("", ev.Step):
+		again = true
+	default:
+		return nil
 	}
 	now, err := tx.Now(ctx)
 	if err != nil {
 		return err
 	}
-	same := ev.about(row)
+	same := ev.about(row) && !again
 	switch {
 	case same && row.State == StepUncertain:
 		return settleUncertain(ctx, tx, run, row, ev, now)
 	case same && row.State == StepInFlight:
 		return nil // whoever holds the run finds the evidence when it marks the row
-	case ev.Verdict == Happened && row.Kind == fault.KindOnce && (row.Attempt > ev.Attempt || same && row.State == StepRetrying):
+	case ev.Verdict == Happened && row.Kind == fault.KindOnce && (again || row.Attempt > ev.Attempt || same && row.State == StepRetrying):
 		return tx.OpenEntry(ctx, &EntryRow{Run: run.ID, Step: row.Name, Kind: AskTwice, Attempt: ev.Attempt,
-			Detail: fmt.Sprintf("attempt %d of %s %q happened after all, by a late report of its worker; attempt %d was allowed in the meantime: it may have happened twice", ev.Attempt, row.Kind, row.Name, max(row.Attempt, ev.Attempt+1))})
+			Detail: fmt.Sprintf("attempt %d of %s %q in run %s happened after all, by a late report of its worker, and another was allowed in the meantime: it may have happened twice", ev.Attempt, row.Kind, row.Name, origin.ID)})
 	}
 	return nil
 }

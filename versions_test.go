@@ -441,6 +441,43 @@ func TestStalePlanIsRefused(t *testing.T) {
 	})
 }
 
+// A fork may give a step a new operation key; a retry of the fork goes on with that one, or the effect would happen under
+// a third.
+func TestRetryKeepsTheForksKey(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := flow("charges", "v1", func(run *pawl.Run, in string) (string, error) {
+			if _, err := s.keyed(run, "charge", in); err != nil {
+				return "", err
+			}
+			return s.rep(run, "last", in)
+		})
+		s.on("charge", func(_ context.Context, n int) (string, error) {
+			if n == 2 { // the fork's
+				return "", fault.MaybeExecuted(fault.Invalid(errors.New("the answer made no sense")))
+			}
+			return "charged", nil
+		})
+		s.spawn("b1", w)
+		id := begin(s, w, "x")
+		s.reach(id, pawl.Succeeded)
+		fork, err := s.desk.Fork(t.Context(), s.plan(id, pawl.PlanOptions{Mode: pawl.PlanFork, FromStart: true, NewKey: []string{"charge"}}), ann)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.reach(fork, pawl.Failed)
+		plan := s.plan(fork, pawl.PlanOptions{Mode: pawl.PlanRetry})
+		again := s.retry(fork)
+		s.reach(again, pawl.Succeeded)
+		keys := s.keys["charge"]
+		if len(keys) != 3 || keys[1] == keys[0] || keys[2] != keys[1] {
+			t.Errorf("keys %q: want a new one for the fork and the fork's for its retry", keys)
+		}
+		if plan.Steps[0].Key != keys[2] {
+			t.Errorf("the plan showed key %q, and %q was used", plan.Steps[0].Key, keys[2])
+		}
+	})
+}
+
 // C107, DESIGN 5.9: a fork re-executes; each Once that happened must be named first.
 func TestForkNeedsRepeatForEachOnce(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {

@@ -92,7 +92,7 @@ func testRunFields(t *testing.T, f *fixture) {
 	w := f.worker(time.Minute, v1)
 	id := newRunID()
 	row := pawl.RunRow{ID: id, Lineage: newRunID(), Parent: newRunID(), Relation: pawl.Forked, Workflow: "w ü", Version: "v 1",
-		KeyName: "k", Key: "ticket:1", NewKeys: true, FreshKey: "a\nb", Queue: "q", State: pawl.Running, Epoch: 1 << 40, Token: -5,
+		KeyName: "k", Key: "ticket:1", NewKeys: true, OwnKeys: "a\nb", Queue: "q", State: pawl.Running, Epoch: 1 << 40, Token: -5,
 		Owner: w.ID, Claimed: 12, Intended: pawl.Failed,
 		Fault: &fault.Fault{Class: fault.Transient, Reason: "x", Message: "m\x00\xff"}, InputHash: []byte{0, 255}, CancelAt: 13,
 		CancelBy: "me", CancelWhy: "why", Started: 15, Lost: 3, LostTotal: 4, Releases: 5, Builds: "a,b", Restored: 16}
@@ -103,7 +103,7 @@ func testRunFields(t *testing.T, f *fixture) {
 	if diff := cmp.Diff(*f.row(id), row); diff != "" {
 		t.Errorf("inserted (-got +want):\n%s", diff)
 	}
-	row.Version, row.FreshKey, row.Queue, row.Epoch, row.Token, row.Claimed = "v 2", "c", "p", 7, 8, 9
+	row.Version, row.OwnKeys, row.Queue, row.Epoch, row.Token, row.Claimed = "v 2", "c", "p", 7, 8, 9
 	row.Intended, row.Fault, row.CancelAt, row.CancelBy, row.CancelWhy = pawl.Succeeded, nil, 10, "you", "because"
 	row.Started, row.Lost, row.LostTotal, row.Releases, row.Builds, row.Restored = 11, 12, 13, 14, "c", 15
 	f.ok(f.change(id, func(r *pawl.RunRow) { *r = row }))

@@ -10,13 +10,13 @@ import (
 )
 
 // runColumns are a run's columns but for input and result, in the order of scanRun.
-const runColumns = `id, lineage, parent, relation, workflow, version, key_name, product_key, new_keys, fresh_key, queue,
+const runColumns = `id, lineage, parent, relation, workflow, version, key_name, product_key, new_keys, own_keys, queue,
 	state, due, epoch, token, owner, claimed, intended, fault, input_hash, cancel_at, cancel_by, cancel_why,
 	created, started, ended, lost, lost_total, releases, builds, restored`
 
 func runDest(r *pawl.RunRow) []any {
 	return []any{&r.ID, &r.Lineage, zero(&r.Parent), &r.Relation, &r.Workflow, &r.Version, &r.KeyName, zero(&r.Key), &r.NewKeys,
-		zero(&r.FreshKey), &r.Queue, &r.State, zero(&r.Due), &r.Epoch, zero(&r.Token), zero(&r.Owner), zero(&r.Claimed),
+		zero(&r.OwnKeys), &r.Queue, &r.State, zero(&r.Due), &r.Epoch, zero(&r.Token), zero(&r.Owner), zero(&r.Claimed),
 		zero(&r.Intended), scanFault(&r.Fault), zero(&r.InputHash), zero(&r.CancelAt), zero(&r.CancelBy), zero(&r.CancelWhy),
 		&r.Created, zero(&r.Started), zero(&r.Ended), &r.Lost, &r.LostTotal, &r.Releases, zero(&r.Builds), zero(&r.Restored)}
 }
@@ -70,7 +70,7 @@ func (t *txn) Payload(ctx context.Context, id pawl.RunID) (input, result []byte,
 }
 
 // saveRun has the states from which the new one may be entered in place of %s, out of the transition table.
-const saveRun = `UPDATE pawl_runs SET version = $2, fresh_key = $3, queue = $4, state = $5,
+const saveRun = `UPDATE pawl_runs SET version = $2, own_keys = $3, queue = $4, state = $5,
 	due = CASE WHEN $5 = 'queued' THEN coalesce($6, {now}) ELSE $6 END,
 	epoch = $7, token = $8, owner = $9, claimed = $10, intended = $11, fault = $12, cancel_at = $13, cancel_by = $14,
 	cancel_why = $15, started = $16, ended = CASE WHEN $17 THEN coalesce($18, {now}) END,
@@ -105,7 +105,7 @@ func (t *txn) SaveRun(ctx context.Context, r *pawl.RunRow) error {
 		return fmt.Errorf("save run %s: %w", r.ID, err)
 	}
 	found, err := t.row(ctx, fmt.Sprintf(saveRun, strings.Join(from, ", ")), []any{
-		string(r.ID), r.Version, str(r.FreshKey), r.Queue, string(r.State), num(r.Due), r.Epoch, num(r.Token), str(r.Owner),
+		string(r.ID), r.Version, str(r.OwnKeys), r.Queue, string(r.State), num(r.Due), r.Epoch, num(r.Token), str(r.Owner),
 		num(r.Claimed), str(r.Intended), failure, num(r.CancelAt), said(r.CancelBy), said(r.CancelWhy), num(r.Started),
 		r.State.Terminal(), num(r.Ended), int64(r.Lost), int64(r.LostTotal), int64(r.Releases), str(r.Builds), num(r.Restored),
 		r.SetResult, raw(r.Result),
@@ -191,7 +191,7 @@ func (t *txn) insertRuns(ctx context.Context, runs []pawl.RunRow) error {
 			r.Owner, r.Token = "", 0
 		}
 		args = append(args, string(r.ID), string(r.Lineage), str(r.Parent), string(r.Relation), r.Workflow, r.Version, r.KeyName,
-			str(r.Key), r.NewKeys, str(r.FreshKey), r.Queue,
+			str(r.Key), r.NewKeys, str(r.OwnKeys), r.Queue,
 			string(r.State), r.State == pawl.Queued && r.Due == 0, num(r.Due), r.Epoch, num(r.Token), str(r.Owner),
 			begun && r.Claimed == 0, num(r.Claimed), str(r.Intended), failure, raw(r.InputHash), num(r.CancelAt),
 			said(r.CancelBy), said(r.CancelWhy),

@@ -17,7 +17,7 @@ CREATE TABLE pawl_runs (
 	key_name    TEXT{c} NOT NULL,
 	product_key TEXT{c},
 	new_keys    BOOLEAN NOT NULL,
-	fresh_key   TEXT,
+	own_keys    TEXT,
 	queue       TEXT{c} NOT NULL,
 	state       TEXT    NOT NULL
 		CHECK (state IN ('queued', 'running', 'waiting', 'blocked', 'succeeded', 'failed', 'cancelled')),
