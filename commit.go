@@ -196,12 +196,15 @@ func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) err
 	return nil
 }
 
-// storable tells a row that the database refuses for good from a database that is in trouble.
+// storable tells a row that the database refuses for good from a database that is in trouble: a table that is missing,
+// say, is no fault of the row.
 func storable(step string, err error) error {
-	if f := fault.From(err); f.Class == fault.InvalidRequest && !errors.Is(err, ErrLeaseLost) {
+	switch fault.From(err).Reason {
+	case fault.ReasonMalformed, fault.ReasonInvalidValue, fault.ReasonTooLarge, fault.ReasonConstraint:
 		return fmt.Errorf("step %q: %w: %w", step, errUnstorable, err)
+	default:
+		return err
 	}
-	return err
 }
 
 // backoff is the full-jitter pause after try failed tries.

@@ -24,10 +24,13 @@ const restoredEpochs = 1 << 32
 
 // AfterRestore tells the engine that the database was restored from a backup, or lost commits in a failover. What was
 // sent after the backup is not in it, so every Once and Keyed step of an open run that is not known to be finished
-// becomes uncertain, now or when its run comes by. Claims and leases of the former database end. It reports each run it
+// becomes uncertain, now or when its run, or a retry of a run that had ended, comes by. Claims and leases of the former database end. It reports each run it
 // has dealt with to progress, if that is not nil, and returns their number. No worker should run meanwhile.
 func (e *Engine) AfterRestore(ctx context.Context, a Act, progress func(RunID)) (n int, err error) {
 	if err := checkName("By", a.By); err != nil {
+		return 0, err
+	}
+	if err := e.update(ctx, func(ctx context.Context, tx Txn) error { return tx.SetRestored(ctx) }); err != nil {
 		return 0, err
 	}
 	q := RunQuery{States: []RunState{Queued, Running, Waiting, Blocked}, Limit: 500}

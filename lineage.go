@@ -471,10 +471,17 @@ func (e *Engine) heir(ctx context.Context, tx Txn, run *RunRow, p *Plan, rel Rel
 	if err != nil {
 		return "", err
 	}
+	restored, err := tx.Restored(ctx)
+	if err != nil {
+		return "", err
+	}
+	if run.Created > restored {
+		restored = 0
+	}
 	id := newRunID()
 	heir := RunRow{ID: id, Lineage: run.Lineage, Parent: run.ID, Relation: rel, Workflow: run.Workflow, Version: run.Version,
 		KeyName: run.KeyName, Key: run.Key, NewKeys: p.Options.NewKeys, Queue: run.Queue, State: Queued, Input: input,
-		InputHash: run.InputHash, Builds: run.Builds, Restored: run.Restored}
+		InputHash: run.InputHash, Builds: run.Builds, Restored: max(run.Restored, restored)}
 	keys := run.ownKeys()
 	for _, path := range p.Options.NewKey {
 		keys[path] = id

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/pawlrun/pawl/fault"
@@ -95,6 +96,16 @@ func (o Options) check() error {
 		return fmt.Errorf("pawl: Options.Lease is %v: want 2s or more", o.Lease)
 	case o.Poll < 0 || o.Drain < 0 || o.MaxPayload < 0:
 		return fmt.Errorf("pawl: Options.Poll, Drain and MaxPayload must not be negative")
+	case strings.Contains(o.Build, ","):
+		return fmt.Errorf("pawl: Options.Build is %q: want no comma", o.Build)
+	}
+	for _, o := range []struct{ what, value string }{{"Options.Build", o.Build}, {"Options.Namespace", o.Namespace}} {
+		if o.value == "" {
+			continue
+		}
+		if err := checkName(o.what, o.value); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -128,6 +128,49 @@ func TestC93_GiveUpEndsTheRun(t *testing.T) {
 	}
 }
 
+// A person who gives up while a worker has the run is heeded, also if that worker stops before the body comes to the step
+// and the body would go on without it.
+func TestGiveUpWhileTheBodyRuns(t *testing.T) {
+	for _, stops := range []bool{false, true} {
+		t.Run(fmt.Sprint("stops ", stops), func(t *testing.T) {
+			scene(t, func(t *testing.T, s *stage) {
+				w := flow("mailer", "v1", func(run *pawl.Run, in string) (string, error) {
+					time.Sleep(10 * time.Second)
+					if _, err := s.mail(run, "mail", in); err != nil {
+						return "went on without", nil //nolint:nilerr // what this test is about
+					}
+					return "mailed", nil
+				})
+				var p *proc
+				s.on("mail", func(context.Context, int) (string, error) {
+					p.die()
+					return "", nil
+				})
+				p = s.spawn("b1", w)
+				id := begin(s, w, "x")
+				for s.count("mail") == 0 {
+					time.Sleep(10 * time.Millisecond)
+				}
+				next := s.spawn("b1", w)
+				for len(s.show(s.desk, id).Entries) == 0 {
+					time.Sleep(10 * time.Millisecond)
+				}
+				en := s.entry(s.desk, pawl.AskUncertain)
+				s.resolve(en, pawl.AnswerGiveUp)
+				if d := s.show(s.desk, id); d.State != pawl.Running {
+					t.Fatalf("run is %s, so the test shows nothing", d.State)
+				}
+				if stops {
+					next.stop()
+				}
+				if d := s.reach(id, pawl.Failed); d.Fault == nil || d.Fault.Reason != fault.ReasonGaveUp {
+					t.Errorf("fault %+v, want gave_up", d.Fault)
+				}
+			})
+		})
+	}
+}
+
 // W10, C112: an answer names the attempt; the second answer is told who was first, and when; the same one is no error.
 func TestC112_AnswersAreOnceOnly(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
@@ -487,6 +530,45 @@ func TestCrashLoop(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A worker that has survived a suspect run is not marked by it any more.
+func TestSurvivedSuspectIsForgotten(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := flow("killer", "v1", func(run *pawl.Run, in string) (string, error) { return s.rep(run, "a", in) })
+		marks := func() (n int) {
+			if err := s.bench.store.DB().QueryRowContext(t.Context(), `SELECT count(*) FROM pawl_workers WHERE suspect_run IS NOT NULL`).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		var p atomic.Pointer[proc]
+		s.on("a", func(_ context.Context, n int) (string, error) {
+			if n <= 2 {
+				time.Sleep(time.Second) // p is set
+				p.Load().die()
+				return "", errDead
+			}
+			if got := marks(); got != 1 {
+				t.Errorf("%d workers are marked while one runs a suspect, want 1", got)
+			}
+			return "A", nil
+		})
+		id := begin(s, w, "x")
+		for i := 1; i <= 2; i++ {
+			p.Store(s.spawn("b1", w))
+			for s.count("a") < i {
+				time.Sleep(100 * time.Millisecond)
+			}
+			time.Sleep(15 * time.Second) // not a mass expiry
+		}
+		s.spawn("b1", w)
+		s.reach(id, pawl.Succeeded)
+		time.Sleep(time.Second)
+		if got := marks(); got != 0 {
+			t.Errorf("%d workers are marked after the suspect has succeeded, want 0", got)
+		}
+	})
 }
 
 func nil2(*pawl.Run, string) (string, error) { return "", nil }

@@ -32,6 +32,8 @@ type waitOn struct {
 func (end *runEnd) apply(ctx context.Context, tx Txn, run *RunRow, now int64) error {
 	letGo(run)
 	switch {
+	case run.Intended != "": // a person gave up a step, or cancelled after that, while the body ran
+		return finish(ctx, tx, run, run.Intended, run.Fault, nil)
 	case end.finish != "":
 		return finish(ctx, tx, run, end.finish, end.fault, end.result)
 	case end.block != nil && run.CancelAt > 0:
@@ -129,9 +131,6 @@ func uncertainEntry(row *StepRow, detail string) *EntryRow {
 // then queued; else a time is known, then waiting; else blocked. What the body waits for and has been settled in the
 // meantime is work that is ready, and so is a cancel request that it has not seen.
 func settle(ctx context.Context, tx Txn, run *RunRow, now int64, end *runEnd) error {
-	if run.Intended != "" { // a person gave up while the body ran
-		return finish(ctx, tx, run, run.Intended, run.Fault, nil)
-	}
 	w, err := look(ctx, tx, run.ID, now, end.suspend)
 	if err != nil {
 		return err

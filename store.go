@@ -65,6 +65,10 @@ type Txn interface {
 	Now(ctx context.Context) (int64, error)
 	// Namespace is the random text made at the first migration, part of every operation key.
 	Namespace(ctx context.Context) (string, error)
+	// Restored returns when the database was last declared restored from a backup, 0 if never; SetRestored declares it
+	// now.
+	Restored(ctx context.Context) (int64, error)
+	SetRestored(ctx context.Context) error
 }
 
 // RunRows are the operations on runs and product keys.

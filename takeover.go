@@ -230,6 +230,27 @@ func (w *worker) trySuspect(id RunID) bool {
 	return true
 }
 
+// unsuspect takes the note about a suspect run off this worker, which has survived it: it would go on to excuse others.
+// If that fails, the worker runs no other suspect.
+func (w *worker) unsuspect(id RunID) {
+	w.mu.Lock()
+	mine := w.suspect == id
+	w.mu.Unlock()
+	if !mine {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err := w.e.update(ctx, func(ctx context.Context, tx Txn) error { return tx.MarkSuspect(ctx, w.id.ID, "") })
+	if err != nil {
+		w.e.log.Warn("the note about a suspect run stays on the worker", "run", id, "err", err)
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.suspect = ""
+}
+
 // errBusySuspect releases a suspect run because this process executes one already.
 var errBusySuspect = fmt.Errorf("another run that has lost workers is running here")
 

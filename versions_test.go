@@ -543,6 +543,33 @@ func TestW7_DoubtIsInherited(t *testing.T) {
 	})
 }
 
+// The same for a retry of a run that had ended in the backup: it may have been retried since.
+func TestAfterRestoreARetryAsksToo(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := flow("deploy", "v1", chain(s, "a", "mail"))
+		s.on("a", func(_ context.Context, n int) (string, error) {
+			if n == 1 {
+				return "", fault.Invalid(errors.New("bad"))
+			}
+			return "A", nil
+		})
+		s.spawn("b1", w)
+		id := begin(s, w, "x")
+		s.reach(id, pawl.Failed)
+		if _, err := s.desk.AfterRestore(t.Context(), ann, nil); err != nil {
+			t.Fatal(err)
+		}
+		next := s.retry(id)
+		if en := s.blocked(next, pawl.AskUncertain); !strings.Contains(en.Detail, "restored") {
+			t.Errorf("asked %q", en.Detail)
+		}
+		s.want(map[string]int{"mail": 0})
+		time.Sleep(time.Minute)
+		later := begin(s, w, "y")
+		s.reach(later, pawl.Succeeded)
+	})
+}
+
 // DESIGN 5.1: after a restore every Once and Keyed step not known finished is uncertain before anything is sent.
 func TestAfterRestoreNothingIsSentUnasked(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {

@@ -378,13 +378,11 @@ func (w *worker) begin(hold, life context.Context, c Claimed) {
 			if w.live[c.Row.ID] == x { // not a later claim of the same run
 				delete(w.live, c.Row.ID)
 			}
-			if w.suspect == c.Row.ID {
-				w.suspect = ""
-			}
 			w.e.nudge()
 		}()
 		x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
 		x.run()
+		w.unsuspect(c.Row.ID)
 	})
 }
 

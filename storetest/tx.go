@@ -20,6 +20,7 @@ var txRules = []rule{
 	{"fence", "a locked run makes a rival wait, who then reads the epoch as it was committed", testFence},
 	{"snapshot", "a View sees one snapshot, however long it takes", testSnapshot},
 	{"clock", "times are microseconds by the store's clock and move with it", testClock},
+	{"restored", "SetRestored notes the time, which is 0 before", testRestored},
 	{"namespace", "a database has a namespace of its own that stays", testNamespace},
 }
 
@@ -257,5 +258,23 @@ func testNamespace(t *testing.T, f *fixture) {
 	}
 	if a, b := read(), read(); a != b || len(a) < 16 {
 		t.Errorf("namespaces %q and %q: want one, of at least 16 characters", a, b)
+	}
+}
+
+func testRestored(t *testing.T, f *fixture) {
+	read := func() (at int64) {
+		f.view(func(ctx context.Context, tx pawl.Txn) (err error) {
+			at, err = tx.Restored(ctx)
+			return err
+		})
+		return at
+	}
+	if at := read(); at != 0 {
+		t.Errorf("restored at %d before anybody said so", at)
+	}
+	before := f.now()
+	f.update(func(ctx context.Context, tx pawl.Txn) error { return tx.SetRestored(ctx) })
+	if at, now := read(), f.now(); at < before || at > now {
+		t.Errorf("restored at %d, want between %d and %d", at, before, now)
 	}
 }

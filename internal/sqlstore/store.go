@@ -306,6 +306,27 @@ func (t *txn) Namespace(ctx context.Context) (string, error) {
 	return ns, nil
 }
 
+const (
+	selectRestored = `SELECT restored FROM pawl_meta WHERE one = 1`
+	updateRestored = `UPDATE pawl_meta SET restored = {now} WHERE one = 1`
+)
+
+// Restored reads pawl_meta's one row.
+func (t *txn) Restored(ctx context.Context) (at int64, err error) {
+	if _, err := t.row(ctx, selectRestored, nil, []any{zero(&at)}); err != nil {
+		return 0, fmt.Errorf("read when the database was restored: %w", err)
+	}
+	return at, nil
+}
+
+// SetRestored writes pawl_meta's one row.
+func (t *txn) SetRestored(ctx context.Context) error {
+	if _, err := t.exec(ctx, updateRestored); err != nil {
+		return fmt.Errorf("note that the database was restored: %w", err)
+	}
+	return nil
+}
+
 // pool adapts a pool, for statements outside a transaction.
 type pool struct{ db *sql.DB }
 

@@ -4,7 +4,8 @@
 CREATE TABLE pawl_meta (
 	one       BIGINT PRIMARY KEY CHECK (one = 1),
 	namespace TEXT   NOT NULL,
-	created   BIGINT NOT NULL
+	created   BIGINT NOT NULL,
+	restored  BIGINT
 );
 
 CREATE TABLE pawl_runs (
