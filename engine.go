@@ -220,6 +220,7 @@ func (e *Engine) byKey(ctx context.Context, tx Txn, row *RunRow, again bool) (st
 	if err != nil {
 		return started{}, err
 	}
+	family = slices.DeleteFunc(family, func(r RunRow) bool { return r.NewKeys }) // such a fork stands for itself
 	if len(family) == 0 {
 		return started{}, fmt.Errorf("key %q: the run is done (%s) and its details are deleted: %w", row.Key, key.End, ErrConflict)
 	}

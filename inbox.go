@@ -71,26 +71,23 @@ var errDeadNow = fmt.Errorf("%w until a moment ago, when its process was found t
 // noteDead keeps, as evidence, that the processes of a run's uncertain attempts were found to have ended, where they
 // are known to have: from now on a looking counts.
 func (e *Engine) noteDead(ctx context.Context, id RunID) error {
+	var dead []StepRow
+	look := func(ctx context.Context, tx Txn) (err error) {
+		dead, err = newlyDead(ctx, tx, id)
+		return err
+	}
+	if err := e.store.View(ctx, look); err != nil || len(dead) == 0 {
+		return err
+	}
 	return e.store.Update(ctx, func(ctx context.Context, tx Txn) error {
 		if _, err := tx.LockRun(ctx, id); err != nil {
 			return err
 		}
-		open, err := tx.OpenSteps(ctx, id)
-		if err != nil {
+		if err := look(ctx, tx); err != nil {
 			return err
 		}
-		for i := range open {
-			row := &open[i]
-			if row.State != StepUncertain {
-				continue
-			}
-			_, _, dead, err := attemptOver(ctx, tx, row)
-			if err != nil {
-				return err
-			}
-			if !dead {
-				continue
-			}
+		for i := range dead {
+			row := &dead[i]
 			run := RunID(cmpOr(string(row.Inherited), string(row.Run)))
 			if err := tx.AddEvidence(ctx, &EvidenceRow{Run: run, Step: row.Name, Attempt: row.Attempt, Worker: row.Worker, Source: "worker",
 				Fault: &fault.Fault{Class: fault.OutcomeUnknown, Reason: fault.ReasonWorkerLost, Outcome: fault.OutcomeMaybeExecuted,
@@ -100,6 +97,27 @@ func (e *Engine) noteDead(ctx context.Context, id RunID) error {
 		}
 		return nil
 	})
+}
+
+// newlyDead lists the uncertain steps whose processes are dead without that being on record.
+func newlyDead(ctx context.Context, tx Txn, id RunID) (dead []StepRow, err error) {
+	open, err := tx.OpenSteps(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	for i := range open {
+		if open[i].State != StepUncertain {
+			continue
+		}
+		_, _, gone, err := attemptOver(ctx, tx, &open[i])
+		if err != nil {
+			return nil, err
+		}
+		if gone {
+			dead = append(dead, open[i])
+		}
+	}
+	return dead, nil
 }
 
 // sealResult makes the stored form of the result that comes with "happened", and returns its JSON.

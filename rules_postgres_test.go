@@ -2,9 +2,14 @@ package pawl_test
 
 import (
 	"context"
+	"database/sql"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawlrun/pawl"
 	"github.com/pawlrun/pawl/internal/hooks"
@@ -150,5 +155,62 @@ func TestStatementsAfterTheLockSeeWhatItWaitedFor(t *testing.T) {
 	}
 	if seen != 1 {
 		t.Errorf("after waiting for the run's lock %d open steps were seen, want 1", seen)
+	}
+}
+
+// A transaction step in the user's own PostgreSQL, through database/sql or pgx, has the settings the protocol needs: a
+// process that freezes in it must not keep others from the step's record for ever.
+func TestTransactionsElsewhereAreBounded(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	s := openPostgres(t, url)
+	plain, err := sql.Open("pgx", pgtest.URL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(t.Context(), pgtest.URL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	t.Cleanup(func() { _ = plain.Close() })
+	if _, err := plain.ExecContext(t.Context(), pawl.TxTable("BYTEA")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), pawl.TxTable("BYTEA")); err != nil {
+		t.Fatal(err)
+	}
+	const ask = `SELECT current_setting('idle_in_transaction_session_timeout')`
+	w := pawl.Define("elsewhere", "v1", func(run *pawl.Run, in string) ([]string, error) {
+		a, err := pawl.TxIn(run, "sql", plain, in, func(ctx context.Context, tx *sql.Tx, _ string) (got string, err error) {
+			err = tx.QueryRowContext(ctx, ask).Scan(&got)
+			return got, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		b, err := postgres.Tx(run, "pgx", pool, in, func(ctx context.Context, tx pgx.Tx, _ string) (got string, err error) {
+			err = tx.QueryRow(ctx, ask).Scan(&got)
+			return got, err
+		})
+		return []string{a, b}, err
+	})
+	e, err := pawl.New(s, &pawl.Options{Build: "b1"}, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- e.Work(ctx) }()
+	h, err := w.Start(t.Context(), e, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := h.Result(t.Context()); err != nil || !slices.Equal(got, []string{"1min", "1min"}) {
+		t.Errorf("idle timeouts %q, %v; want 1min in both", got, err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

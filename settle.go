@@ -99,6 +99,9 @@ func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.F
 	if err := tx.SaveRun(ctx, run); err != nil {
 		return err
 	}
+	if run.NewKeys { // such a fork does not speak for the product key
+		return nil
+	}
 	return tx.EndKey(ctx, run)
 }
 

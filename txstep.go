@@ -11,6 +11,7 @@ import (
 
 	"github.com/pawlrun/pawl/fault"
 	"github.com/pawlrun/pawl/internal/hooks"
+	"github.com/pawlrun/pawl/internal/pgset"
 )
 
 // TxDB is a database of the user's own in which a transaction step keeps its record. [TxIn] and package postgres make
@@ -366,6 +367,12 @@ func (d sqlTxDB) Begin(ctx context.Context) (TxSession, error) {
 	tx, err := d.db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
+	}
+	if driver := fmt.Sprintf("%T", d.db.Driver()); !strings.Contains(strings.ToLower(driver), "sqlite") {
+		if _, err := tx.ExecContext(ctx, pgset.Strengthen); err != nil {
+			_ = tx.Rollback() // the first error is the one to report
+			return nil, fmt.Errorf("transaction of %s (want PostgreSQL or SQLite): %w", driver, err)
+		}
 	}
 	return &sqlSession{sqlConn{tx}, tx}, nil
 }

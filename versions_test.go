@@ -441,6 +441,34 @@ func TestStalePlanIsRefused(t *testing.T) {
 	})
 }
 
+// A fork with keys of its own stands for itself: starting again with the product key means the run that has it.
+func TestAgainPassesOverAForkWithItsOwnKeys(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := flow("charges", "v1", func(run *pawl.Run, in string) (string, error) { return s.keyed(run, "charge", in) })
+		s.on("charge", func(_ context.Context, n int) (string, error) {
+			if n <= 2 {
+				return "", fault.Invalid(errors.New("bad"))
+			}
+			return "charged", nil
+		})
+		s.spawn("b1", w)
+		id := begin(s, w, "x", pawl.Key("order:1"))
+		s.reach(id, pawl.Failed)
+		fork, err := s.desk.Fork(t.Context(), s.plan(id, pawl.PlanOptions{Mode: pawl.PlanFork, FromStart: true, NewKeys: true}), ann)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.reach(fork, pawl.Failed)
+		again := begin(s, w, "x", pawl.Key("order:1"), pawl.Again())
+		if d := s.reach(again, pawl.Succeeded); d.Parent != id {
+			t.Errorf("the new run retries %s, want %s", d.Parent, id)
+		}
+		if keys := s.keys["charge"]; len(keys) != 3 || keys[1] == keys[0] || keys[2] != keys[0] {
+			t.Errorf("keys %q: want the fork's to differ", keys)
+		}
+	})
+}
+
 // A fork may give a step a new operation key; a retry of the fork goes on with that one, or the effect would happen under
 // a third.
 func TestRetryKeepsTheForksKey(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pawlrun/pawl/internal/hooks"
+	"github.com/pawlrun/pawl/internal/pgset"
 	"github.com/pawlrun/pawl/internal/sqlstore"
 )
 
@@ -109,9 +110,6 @@ func (s *Store) setUp(ctx context.Context, migrate bool, h hooks.Store) error {
 // DB is the store's pool, for the user's own tables and for [pawl.InTx].
 func (s *Store) DB() *sql.DB { return s.Writer() }
 
-// idleTimeout ends a transaction whose process has frozen while it held a run's row, which no other worker could take.
-const idleTimeout = "60s"
-
 // defaults is in what the connections' own settings are weaker than the protocol needs.
 type defaults struct {
 	commit atomic.Bool // a commit may be reported before it is durable
@@ -140,22 +138,17 @@ func (d *defaults) look(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-const (
-	setCommit = `set_config('synchronous_commit', 'on', true)`
-	setIdle   = `set_config('idle_in_transaction_session_timeout', '` + idleTimeout + `', true)`
-)
-
 // begin sets for this transaction what the connection's defaults lack. Never for the session: behind a pooler that is
 // somebody else's.
 func (d *defaults) begin(ctx context.Context, tx *sql.Tx) error {
 	var query string
 	switch commit, idle := d.commit.Load(), d.idle.Load(); {
 	case commit && idle:
-		query = `SELECT ` + setCommit + `, ` + setIdle
+		query = `SELECT ` + pgset.SetCommit + `, ` + pgset.SetIdle
 	case commit:
-		query = `SELECT ` + setCommit
+		query = `SELECT ` + pgset.SetCommit
 	case idle:
-		query = `SELECT ` + setIdle
+		query = `SELECT ` + pgset.SetIdle
 	default:
 		return nil
 	}
@@ -179,7 +172,7 @@ func tune(ctx context.Context, cfg *pgx.ConnConfig, weak *defaults) error {
 		}
 	}
 	if plain.idle.Load() {
-		tuned.RuntimeParams["idle_in_transaction_session_timeout"] = idleTimeout
+		tuned.RuntimeParams["idle_in_transaction_session_timeout"] = pgset.IdleTimeout
 	}
 	switch err := try(ctx, tuned, weak); {
 	case err == nil:

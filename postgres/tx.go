@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/internal/pgset"
 )
 
 // InTx makes a client that starts runs inside tx, a transaction on the store's database: they are there if and only if
@@ -57,11 +58,6 @@ func (r pgxRows) Close() error {
 // txDB begins the user's transactions.
 type txDB struct{ pool *pgxpool.Pool }
 
-// strengthen does in a transaction on somebody's pool what defaults.begin does on ours.
-const strengthen = `SELECT
-	CASE WHEN current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN ` + setCommit + ` END,
-	CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0' THEN ` + setIdle + ` END`
-
 // Begin begins at READ COMMITTED: a second transaction for a step waits for the first one's record and then has to see
 // it.
 func (d txDB) Begin(ctx context.Context) (pawl.TxSession, error) {
@@ -69,7 +65,7 @@ func (d txDB) Begin(ctx context.Context) (pawl.TxSession, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := tx.Exec(ctx, strengthen); err != nil {
+	if _, err := tx.Exec(ctx, pgset.Strengthen); err != nil {
 		_ = tx.Rollback(context.WithoutCancel(ctx)) // the first error is the one to report
 		return nil, err
 	}

@@ -1,0 +1,17 @@
+// Package pgset has the settings that a transaction on PostgreSQL needs where the connection's own are weaker. They are
+// made for the transaction only: behind a pooler the session is somebody else's.
+package pgset
+
+const (
+	// IdleTimeout ends a transaction whose process has frozen while it held a lock that other workers wait for.
+	IdleTimeout = "60s"
+
+	// SetCommit and SetIdle are expressions for a SELECT.
+	SetCommit = `set_config('synchronous_commit', 'on', true)`
+	SetIdle   = `set_config('idle_in_transaction_session_timeout', '` + IdleTimeout + `', true)`
+
+	// Strengthen looks at the settings and makes those that lack.
+	Strengthen = `SELECT
+	CASE WHEN current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN ` + SetCommit + ` END,
+	CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0' THEN ` + SetIdle + ` END`
+)
