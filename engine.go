@@ -220,11 +220,13 @@ func (e *Engine) byKey(ctx context.Context, tx Txn, row *RunRow, again bool) (st
 	if err != nil {
 		return started{}, err
 	}
-	family = slices.DeleteFunc(family, func(r RunRow) bool { return r.NewKeys }) // such a fork stands for itself
 	if len(family) == 0 {
 		return started{}, fmt.Errorf("key %q: the run is done (%s) and its details are deleted: %w", row.Key, key.End, ErrConflict)
 	}
-	newest := family[len(family)-1]
+	newest := family[max(0, slices.IndexFunc(family, func(r RunRow) bool { return r.ID == key.Lineage }))]
+	if later := after(family, newest.ID); len(later) > 0 {
+		newest = later[len(later)-1]
+	}
 	if !again || !newest.State.Terminal() || newest.State == Succeeded {
 		return started{newest.ID, false}, nil
 	}

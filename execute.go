@@ -87,7 +87,11 @@ func (x *execution) run() {
 		x.abandon(err)
 		return
 	}
-	if x.blocked != nil {
+	switch {
+	case x.row.Intended != "": // given up while its last worker had it: the end is decided, nothing is begun any more
+		x.end(&runEnd{release: true})
+		return
+	case x.blocked != nil:
 		x.end(&runEnd{block: x.blocked})
 		return
 	}

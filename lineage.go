@@ -117,14 +117,12 @@ func refusals(run *RunRow, family []RunRow, o *PlanOptions) (why []string) {
 		why = append(why, fmt.Sprintf("the run is %s: only a finished run is retried (resume or cancel this one first)", run.State))
 	}
 	for i := range family {
-		other := &family[i]
-		switch {
-		case other.ID == run.ID || other.NewKeys:
-		case !other.State.Terminal():
+		if other := &family[i]; other.ID != run.ID && !other.NewKeys && !other.State.Terminal() {
 			why = append(why, fmt.Sprintf("run %s of the lineage is %s: only one may be live", other.ID, other.State))
-		case other.Created > run.Created:
-			why = append(why, fmt.Sprintf("run %s of the lineage is newer and knows what has happened since: take that one", other.ID))
 		}
+	}
+	if later := after(family, run.ID); len(later) > 0 && later[len(later)-1].State.Terminal() {
+		why = append(why, fmt.Sprintf("run %s of the lineage is newer and knows what has happened since: take that one", later[len(later)-1].ID))
 	}
 	return why
 }
@@ -463,78 +461,6 @@ func (e *Engine) retryIn(ctx context.Context, tx Txn, p *Plan, a Act) (RunID, er
 		return "", err
 	}
 	return e.heir(ctx, tx, run, again, Retried, a)
-}
-
-// heir inserts the new run with what it inherits.
-func (e *Engine) heir(ctx context.Context, tx Txn, run *RunRow, p *Plan, rel Relation, a Act) (RunID, error) {
-	input, _, err := tx.Payload(ctx, run.ID)
-	if err != nil {
-		return "", err
-	}
-	restored, err := tx.Restored(ctx)
-	if err != nil {
-		return "", err
-	}
-	if run.Created > restored {
-		restored = 0
-	}
-	id := newRunID()
-	heir := RunRow{ID: id, Lineage: run.Lineage, Parent: run.ID, Relation: rel, Workflow: run.Workflow, Version: run.Version,
-		KeyName: run.KeyName, Key: run.Key, NewKeys: p.Options.NewKeys, Queue: run.Queue, State: Queued, Input: input,
-		InputHash: run.InputHash, Builds: run.Builds, Restored: max(run.Restored, restored)}
-	keys := run.ownKeys()
-	for _, path := range p.Options.NewKey {
-		keys[path] = id
-	}
-	heir.setOwnKeys(keys)
-	if err := tx.InsertRuns(ctx, []RunRow{heir}); err != nil {
-		return "", err
-	}
-	for i := range p.Steps {
-		s := &p.Steps[i]
-		if err := inherit(ctx, tx, run.ID, id, s, &p.Options); err != nil {
-			return "", fmt.Errorf("inherit step %q: %w", s.Name, err)
-		}
-	}
-	return id, tx.AddAudit(ctx, &AuditRow{Act: string(p.Options.Mode), By: a.By, Why: payload.Clean(a.Reason, 1000), Run: run.ID,
-		Detail: fmt.Sprintf("new run %s%s", id, forkDetail(&p.Options))})
-}
-
-func forkDetail(o *PlanOptions) string {
-	var parts []string
-	for _, p := range []struct{ what, value string }{{"from", o.From}, {"repeat", strings.Join(o.Repeat, ", ")}, {"new key for", strings.Join(o.NewKey, ", ")}} {
-		if p.value != "" {
-			parts = append(parts, p.what+" "+p.value)
-		}
-	}
-	if o.FromStart {
-		parts = append(parts, "from the start")
-	}
-	if o.NewKeys {
-		parts = append(parts, "new keys")
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(parts, "; ") + ")"
-}
-
-func inherit(ctx context.Context, tx Txn, from, id RunID, s *PlannedStep, o *PlanOptions) error {
-	switch {
-	case s.State == "":
-		return nil
-	case s.Fate == Reuse:
-		return tx.InheritStep(ctx, from, id, s.Name, StepSucceeded)
-	case s.Fate == Ask:
-		if err := tx.InheritStep(ctx, from, id, s.Name, StepUncertain); err != nil {
-			return err
-		}
-		return tx.OpenEntry(ctx, &EntryRow{Run: id, Step: s.Name, Kind: AskUncertain, Attempt: s.Attempt,
-			Detail: fmt.Sprintf("inherited from run %s: attempt %d of %s %q may have happened", from, s.Attempt, s.Kind, s.Name)})
-	case s.Kind == fault.KindKeyed && !o.NewKeys && !slices.Contains(o.NewKey, s.Name) && !slices.Contains(o.Repeat, s.Name):
-		return tx.InheritStep(ctx, from, id, s.Name, StepRetrying) // it keeps the time of its key's first use
-	}
-	return nil
 }
 
 // dryRun is a replay that executes and writes nothing.

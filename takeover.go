@@ -3,6 +3,7 @@ package pawl
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,18 +108,21 @@ func (x *execution) takeOver() error {
 	return nil
 }
 
-// markLeft deals with intents of earlier claims. A Once attempt may have happened: what its worker reported meanwhile
-// settles it, else it is uncertain. The other kinds are dealt with when the body comes by.
+// markLeft deals with intents of earlier claims. What the worker of a Once or Keyed attempt reported meanwhile settles it;
+// without a report a Once attempt is uncertain. The other kinds are dealt with when the body comes by.
 func (x *execution) markLeft(ctx context.Context, tx Txn, now int64) (marked []*StepRow, err error) {
 	var reports []EvidenceRow
 	for _, left := range x.j.rows {
-		if left.State != StepInFlight || left.Kind != fault.KindOnce {
+		if left.State != StepInFlight || left.Kind != fault.KindOnce && left.Kind != fault.KindKeyed {
 			continue
 		}
 		if reports == nil {
 			if reports, err = tx.Evidence(ctx, x.row.ID); err != nil {
 				return nil, err
 			}
+		}
+		if left.Kind == fault.KindKeyed && !decided(reports, left) {
+			continue // it is sent again under its key
 		}
 		row, err := tx.Step(ctx, x.row.ID, left.Name)
 		if err == nil && row == nil {
@@ -181,6 +185,11 @@ func (x *execution) markOne(ctx context.Context, tx Txn, row *StepRow, reports [
 		return err
 	}
 	return tx.OpenEntry(ctx, uncertainEntry(row, fmt.Sprintf("attempt %d of %s %q had begun when its worker was lost", row.Attempt, row.Kind, row.Name)))
+}
+
+// decided reports whether a report says how the row's attempt ended.
+func decided(reports []EvidenceRow, row *StepRow) bool {
+	return slices.ContainsFunc(reports, func(ev EvidenceRow) bool { return ev.about(row) && ev.Verdict != CannotTell })
 }
 
 // about reports whether the evidence speaks of the row's attempt. The worker must match, because an intent that never
@@ -304,11 +313,10 @@ func (e *Engine) report(ctx context.Context, ev EvidenceRow) error {
 		if err != nil {
 			return err
 		}
-		for i := range family {
-			if family[i].Created <= run.Created {
-				continue
-			}
-			heir, err := tx.LockRun(ctx, family[i].ID)
+		later := after(family, run.ID)
+		slices.SortFunc(later, func(a, b RunRow) int { return strings.Compare(string(a.ID), string(b.ID)) }) // the order of locks
+		for i := range later {
+			heir, err := tx.LockRun(ctx, later[i].ID)
 			if err != nil {
 				return err
 			}
@@ -345,7 +353,9 @@ func settleByEvidence(ctx context.Context, tx Txn, run, origin *RunRow, ev *Evid
 		return settleUncertain(ctx, tx, run, row, ev, now)
 	case same && row.State == StepInFlight:
 		return nil // whoever holds the run finds the evidence when it marks the row
-	case ev.Verdict == Happened && row.Kind == fault.KindOnce && (again || row.Attempt > ev.Attempt || same && row.State == StepRetrying):
+	case same && row.State == StepRetrying && ev.Verdict == Happened: // answered wrongly, and not begun again yet
+		return settleUncertain(ctx, tx, run, row, ev, now)
+	case ev.Verdict == Happened && row.Kind == fault.KindOnce && (again || row.Attempt > ev.Attempt):
 		return tx.OpenEntry(ctx, &EntryRow{Run: run.ID, Step: row.Name, Kind: AskTwice, Attempt: ev.Attempt,
 			Detail: fmt.Sprintf("attempt %d of %s %q in run %s happened after all, by a late report of its worker, and another was allowed in the meantime: it may have happened twice", ev.Attempt, row.Kind, row.Name, origin.ID)})
 	}

@@ -305,7 +305,7 @@ func (s *stepRun) record(ctx context.Context, ses TxSession, row *StepRow, state
 		return nil, false, err
 	case was == "void":
 		return nil, false, errVoid
-	case !slices.Equal(hash, s.hash):
+	case state == "done" && !slices.Equal(hash, s.hash): // called off, it does not matter what it was done for
 		return nil, false, fault.ReasonKeyConflict
 	}
 	return value, true, nil
@@ -368,10 +368,12 @@ func (d sqlTxDB) Begin(ctx context.Context) (TxSession, error) {
 	if err != nil {
 		return nil, err
 	}
-	if driver := fmt.Sprintf("%T", d.db.Driver()); !strings.Contains(strings.ToLower(driver), "sqlite") {
-		if _, err := tx.ExecContext(ctx, pgset.Strengthen); err != nil {
-			_ = tx.Rollback() // the first error is the one to report
-			return nil, fmt.Errorf("transaction of %s (want PostgreSQL or SQLite): %w", driver, err)
+	if !strings.Contains(strings.ToLower(fmt.Sprintf("%T", d.db.Driver())), "sqlite") {
+		if _, err := tx.ExecContext(ctx, pgset.Strengthen); err != nil { // SQLite after all, under a wrapper
+			_ = tx.Rollback()
+			if tx, err = d.db.BeginTx(ctx, nil); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return &sqlSession{sqlConn{tx}, tx}, nil

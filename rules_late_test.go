@@ -1,0 +1,319 @@
+package pawl_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/hooks"
+	"github.com/pawlrun/pawl/sqlite"
+	modernc "modernc.org/sqlite"
+)
+
+// A fork --new-keys of a fork that gave a step its own key: the plan says "with a new key"; it must be one.
+func TestForkWithNewKeysOfAFork(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := flow("charges", "v1", func(run *pawl.Run, in string) (string, error) { return s.keyed(run, "charge", in) })
+		s.spawn("b1", w)
+		id := begin(s, w, "x")
+		s.reach(id, pawl.Succeeded)
+		fork, err := s.desk.Fork(t.Context(), s.plan(id, pawl.PlanOptions{Mode: pawl.PlanFork, FromStart: true, NewKey: []string{"charge"}}), ann)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.reach(fork, pawl.Succeeded)
+		p := s.plan(fork, pawl.PlanOptions{Mode: pawl.PlanFork, FromStart: true, NewKeys: true})
+		t.Logf("plan: %+v refusals %q", p.Steps, p.Refusals)
+		apart, err := s.desk.Fork(t.Context(), p, ann)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.reach(apart, pawl.Succeeded)
+		keys := s.keys["charge"]
+		if keys[2] == keys[1] {
+			t.Errorf("a fork with keys of its own used the key of the fork it came from: %q", keys)
+		}
+	})
+}
+
+// The store's clock steps back between a run and its retry: the older run must still not be retried.
+func TestNewestRunIsFoundByParents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &bench{t: t, path: filepath.Join(t.TempDir(), "pawl.db"), effects: map[string]int{}}
+		b.hooks = &hooks.Hooks{Boot: bubbleClock()}
+		b.opts = pawl.Options{Lease: 6 * time.Second, Build: "b1", Hooks: b.hooks, Drain: time.Second}
+		st, err := sqlite.Open(b.path, &sqlite.Options{Hooks: &hooks.Store{WallLease: true, Offset: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.Close()
+		b.store = st
+		w := pawl.Define("w", "v1", func(run *pawl.Run, in int) (int, error) {
+			if _, err := pawl.Repeatable(run, "a", in, func(context.Context, int) (int, error) {
+				if b.effect("a") == 1 {
+					return 0, fault.Invalid(errors.New("bad"))
+				}
+				return 1, nil
+			}); err != nil {
+				return 0, err
+			}
+			if _, err := pawl.Once(run, "mail", in, func(context.Context, pawl.Intent, int) (int, error) { return b.effect("mail"), nil }); err != nil {
+				return 0, err
+			}
+			return pawl.Repeatable(run, "z", in, func(context.Context, int) (int, error) {
+				if b.effect("z") == 1 {
+					return 0, fault.Invalid(errors.New("bad"))
+				}
+				return 1, nil
+			})
+		})
+		e := b.engine(w)
+		stop := b.work(e)
+		h, err := w.Start(t.Context(), e, 1, pawl.Key("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = h.Result(t.Context())
+		if _, err := st.DB().ExecContext(t.Context(), "UPDATE pawl_test_clock SET offset_us = offset_us - 5000000"); err != nil {
+			t.Fatal(err)
+		}
+		h2, err := w.Start(t.Context(), e, 1, pawl.Key("k"), pawl.Again())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = h2.Result(t.Context())
+		t.Log("second:", h2.ID(), err)
+		time.Sleep(time.Minute)
+		h3, err := w.Start(t.Context(), e, 1, pawl.Key("k"), pawl.Again())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = h3.Result(t.Context())
+		t.Log("third:", h3.ID(), "parent", b.show(e, h3.ID()).Parent, err)
+		stop()
+		if n := b.count("mail"); n != 1 {
+			t.Errorf("the mail of one lineage was sent %d times, and nobody said that it did not happen", n)
+		}
+	})
+}
+
+// A TxIn step committed elsewhere, its worker was killed, the code now has another input, and the run is cancelled.
+func TestCancelOfTxInWithAnotherInput(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "user.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if _, err := db.Exec(pawl.TxTable("BLOB")); err != nil {
+			t.Fatal(err)
+		}
+		in := "one"
+		w := flow("tx", "v1", func(run *pawl.Run, _ string) (string, error) {
+			return pawl.TxIn(run, "write", db, in, func(context.Context, *sql.Tx, string) (string, error) { s.effect("write"); return "W", nil })
+		})
+		var p *proc
+		p = s.spawnWith(func(o *pawl.Options) {
+			o.Build = "b1"
+			o.Hooks.At = func(pt hooks.Point, _, _ string) {
+				if pt == hooks.ForeignDone && s.count("write") == 1 && !p.store.dead.Load() {
+					p.die()
+				}
+			}
+		}, w)
+		id := begin(s, w, "x")
+		for s.count("write") == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if _, err := s.desk.Cancel(t.Context(), id, ann); err != nil {
+			t.Fatal(err)
+		}
+		in = "two"
+		s.spawn("b1", w)
+		time.Sleep(10 * time.Minute)
+		d := s.show(s.desk, id)
+		t.Logf("state %s releases %d open %v", d.State, d.Releases, d.Open)
+		if !d.State.Terminal() && len(d.Open) == 0 {
+			t.Errorf("10 min after the cancel the run is %s, was released %d times, and nobody is asked", d.State, d.Releases)
+		}
+	})
+}
+
+type wrapped struct{ driver.Driver }
+
+// A SQLite driver under a wrapper (as tracing packages make) for TxIn.
+func TestTxInUnderAWrappedDriver(t *testing.T) {
+	sql.Register("traced", wrapped{&modernc.Driver{}})
+	scene(t, func(t *testing.T, s *stage) {
+		db, err := sql.Open("traced", filepath.Join(t.TempDir(), "user.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if _, err := db.Exec(pawl.TxTable("BLOB")); err != nil {
+			t.Fatal(err)
+		}
+		w := flow("tx", "v1", func(run *pawl.Run, in string) (string, error) {
+			return pawl.TxIn(run, "write", db, in, func(context.Context, *sql.Tx, string) (string, error) { return "W", nil })
+		})
+		s.spawn("b1", w)
+		id := begin(s, w, "x")
+		time.Sleep(20 * time.Minute)
+		d := s.show(s.desk, id)
+		if d.State != pawl.Succeeded {
+			t.Errorf("state %s fault %v steps %+v", d.State, d.Fault, d.Steps)
+		}
+	})
+}
+
+// A late report "it happened" comes while the answer "did not" has not led to an attempt yet.
+func TestLateEvidenceBeforeTheNextAttempt(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		ends := make(chan error, 1)
+		var p *proc
+		s.on("mail", func(_ context.Context, n int) (string, error) {
+			if n > 1 {
+				return "sent again", nil
+			}
+			p.kill()
+			<-ends
+			p.store.dead.Store(false)
+			return "late", nil
+		})
+		w := mailer(s)
+		p = s.spawn("b1", w)
+		id := begin(s, w, "x")
+		for s.count("mail") == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		q := s.spawn("b1", w)
+		en := s.blocked(id, pawl.AskUncertain)
+		q.stop() // no worker for a while: a deploy
+		time.Sleep(max(0, time.Until(en.OverAt)) + time.Second)
+		s.resolve(en, pawl.AnswerDidNotHappen)
+		ends <- nil
+		time.Sleep(5 * time.Second)
+		d := s.show(s.desk, id)
+		t.Logf("state %s evidence %+v open %v", d.State, d.Evidence, d.Open)
+		s.spawn("b1", w)
+		s.reach(id, pawl.Succeeded)
+		if n := s.count("mail"); n != 1 {
+			t.Errorf("the engine had the report that the mail was sent on record, and sent it again: %d", n)
+		}
+	})
+}
+
+// Evidence that came first: a Keyed step whose key has expired.
+func TestEvidenceOfAKeyedAttempt(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		ends := make(chan error, 1)
+		var p *proc
+		s.on("pay", func(_ context.Context, n int) (string, error) {
+			if n > 1 {
+				return "paid again", nil
+			}
+			p.kill()
+			<-ends
+			p.store.dead.Store(false)
+			return "late", nil
+		})
+		w := flow("pays", "v1", func(run *pawl.Run, in string) (string, error) {
+			return s.keyed(run, "pay", in, pawl.KeyTTL(time.Minute))
+		})
+		p = s.spawn("b1", w)
+		id := begin(s, w, "x")
+		for s.count("pay") == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(2 * time.Minute) // longer than lease and key
+		ends <- nil
+		time.Sleep(10 * time.Second)
+		d := s.show(s.desk, id)
+		t.Logf("state %s evidence %+v steps %+v", d.State, d.Evidence, d.Steps)
+		p.cancel()
+		s.spawn("b1", w)
+		time.Sleep(time.Minute)
+		d = s.show(s.desk, id)
+		t.Logf("state %s open %v evidence %+v", d.State, d.Open, d.Evidence)
+		if len(d.Open) != 0 {
+			t.Errorf("a person is asked although the worker's report is on record: %v", d.Open)
+		}
+	})
+}
+
+// The report that the mail was sent comes after the run was given up and before it is retried.
+func TestRetryHeedsEvidence(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		id, wake := zombie(s)
+		s.resolve(s.blocked(id, pawl.AskUncertain), pawl.AnswerGiveUp)
+		s.reach(id, pawl.Failed)
+		wake(nil)
+		time.Sleep(10 * time.Second)
+		t.Logf("evidence on the given-up run: %+v open %v", s.show(s.desk, id).Evidence, s.show(s.desk, id).Open)
+		heir := s.retry(id)
+		time.Sleep(10 * time.Second)
+		d := s.show(s.desk, heir)
+		if len(d.Open) == 0 {
+			return
+		}
+		t.Errorf("the retry asks %v although the worker's report is on record", d.Open)
+		en := s.blocked(heir, pawl.AskUncertain)
+		t.Logf("over: %v at %v", en.Over, en.OverAt)
+		s.resolve(en, pawl.AnswerDidNotHappen)
+		s.reach(heir, pawl.Succeeded)
+		t.Logf("mails sent: %d; inbox of the heir %v, of the first run %v", s.count("mail"), s.show(s.desk, heir).Open, s.show(s.desk, id).Open)
+	})
+}
+
+// A person gives up while the body runs, then the worker dies: what is begun after that?
+func TestGivenUpThenLostWorker(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		var p, q *proc
+		s.on("mail", func(_ context.Context, n int) (string, error) { p.kill(); <-s.over; return "", nil })
+		s.on("pre", func(_ context.Context, n int) (string, error) { return "P", nil })
+		gate := make(chan struct{})
+		loads := 0
+		w := flow("gives", "v1", func(run *pawl.Run, in string) (string, error) {
+			loads++
+			if loads == 2 { // the body is under way again, the mail is uncertain
+				<-gate
+			}
+			_, err := s.mail(run, "mail", in)
+			if errors.Is(err, pawl.ErrSuspended) {
+				return "", err
+			}
+			if err != nil {
+				return s.mail(run, "apology", in)
+			}
+			return "", nil
+		})
+		p = s.spawn("b1", w)
+		id := begin(s, w, "x")
+		for s.count("mail") == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		q = s.spawn("b1", w)
+		for loads < 2 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		en := s.entry(s.desk, pawl.AskUncertain)
+		s.resolve(en, pawl.AnswerGiveUp)
+		q.kill()
+		close(gate)
+		s.spawn("b1", w)
+		time.Sleep(2 * time.Minute)
+		d := s.show(s.desk, id)
+		t.Logf("state %s fault %v apologies %d", d.State, d.Fault, s.count("apology"))
+		if s.count("apology") != 0 {
+			t.Errorf("a run that a person had ended sent %d more", s.count("apology"))
+		}
+	})
+}
