@@ -53,7 +53,7 @@ func TestNewestRunIsFoundByParents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer st.Close()
+		defer func() { _ = st.Close() }()
 		b.store = st
 		w := pawl.Define("w", "v1", func(run *pawl.Run, in int) (int, error) {
 			if _, err := pawl.Repeatable(run, "a", in, func(context.Context, int) (int, error) {
@@ -111,7 +111,7 @@ func TestCancelOfTxInWithAnotherInput(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer db.Close()
+		defer func() { _ = db.Close() }()
 		if _, err := db.Exec(pawl.TxTable("BLOB")); err != nil {
 			t.Fatal(err)
 		}
@@ -147,6 +147,7 @@ func TestCancelOfTxInWithAnotherInput(t *testing.T) {
 	})
 }
 
+// wrapped hides what kind of driver it is.
 type wrapped struct{ driver.Driver }
 
 // A SQLite driver under a wrapper (as tracing packages make) for TxIn.
@@ -157,7 +158,7 @@ func TestTxInUnderAWrappedDriver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer db.Close()
+		defer func() { _ = db.Close() }()
 		if _, err := db.Exec(pawl.TxTable("BLOB")); err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +178,7 @@ func TestTxInUnderAWrappedDriver(t *testing.T) {
 // A late report "it happened" comes while the answer "did not" has not led to an attempt yet.
 func TestLateEvidenceBeforeTheNextAttempt(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		ends := make(chan error, 1)
+		ends := make(chan struct{})
 		var p *proc
 		s.on("mail", func(_ context.Context, n int) (string, error) {
 			if n > 1 {
@@ -199,7 +200,7 @@ func TestLateEvidenceBeforeTheNextAttempt(t *testing.T) {
 		q.stop() // no worker for a while: a deploy
 		time.Sleep(max(0, time.Until(en.OverAt)) + time.Second)
 		s.resolve(en, pawl.AnswerDidNotHappen)
-		ends <- nil
+		close(ends)
 		time.Sleep(5 * time.Second)
 		d := s.show(s.desk, id)
 		t.Logf("state %s evidence %+v open %v", d.State, d.Evidence, d.Open)
@@ -214,7 +215,7 @@ func TestLateEvidenceBeforeTheNextAttempt(t *testing.T) {
 // Evidence that came first: a Keyed step whose key has expired.
 func TestEvidenceOfAKeyedAttempt(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		ends := make(chan error, 1)
+		ends := make(chan struct{})
 		var p *proc
 		s.on("pay", func(_ context.Context, n int) (string, error) {
 			if n > 1 {
@@ -234,7 +235,7 @@ func TestEvidenceOfAKeyedAttempt(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		time.Sleep(2 * time.Minute) // longer than lease and key
-		ends <- nil
+		close(ends)
 		time.Sleep(10 * time.Second)
 		d := s.show(s.desk, id)
 		t.Logf("state %s evidence %+v steps %+v", d.State, d.Evidence, d.Steps)

@@ -124,30 +124,35 @@ func (x *execution) markLeft(ctx context.Context, tx Txn, now int64) (marked []*
 		if left.Kind == fault.KindKeyed && !decided(reports, left) {
 			continue // it is sent again under its key
 		}
-		row, err := tx.Step(ctx, x.row.ID, left.Name)
-		if err == nil && row == nil {
-			err = ErrNotFound
-		}
+		row, err := x.markOne(ctx, tx, left.Name, reports, now)
 		if err != nil {
 			return nil, fmt.Errorf("step %q: %w", left.Name, err)
-		}
-		w, err := tx.Worker(ctx, row.Worker)
-		if err != nil {
-			return nil, err
-		}
-		if w != nil && host.Dead(w.identity()) {
-			row.Ended = now // known dead: the attempt is over, whatever the clock says
-		}
-		row.Epoch = x.row.Epoch
-		if err := x.markOne(ctx, tx, row, reports, now); err != nil {
-			return nil, err
 		}
 		marked = append(marked, row)
 	}
 	return marked, nil
 }
 
-func (x *execution) markOne(ctx context.Context, tx Txn, row *StepRow, reports []EvidenceRow, now int64) error {
+func (x *execution) markOne(ctx context.Context, tx Txn, name string, reports []EvidenceRow, now int64) (*StepRow, error) {
+	row, err := tx.Step(ctx, x.row.ID, name)
+	if err == nil && row == nil {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	w, err := tx.Worker(ctx, row.Worker)
+	if err != nil {
+		return nil, err
+	}
+	if w != nil && host.Dead(w.identity()) {
+		row.Ended = now // known dead: the attempt is over, whatever the clock says
+	}
+	row.Epoch = x.row.Epoch
+	return row, x.mark(ctx, tx, row, reports, now)
+}
+
+func (x *execution) mark(ctx context.Context, tx Txn, row *StepRow, reports []EvidenceRow, now int64) error {
 	row.State, row.NextProbe = StepUncertain, 0
 	if row.ProbeAfter > 0 {
 		row.NextProbe = max(now, row.Begun+row.ProbeAfter)
@@ -241,14 +246,14 @@ func (w *worker) trySuspect(id RunID) bool {
 
 // unsuspect takes the note about a suspect run off this worker, which has survived it: it would go on to excuse others.
 // If that fails, the worker runs no other suspect.
-func (w *worker) unsuspect(id RunID) {
+func (w *worker) unsuspect(ctx context.Context, id RunID) {
 	w.mu.Lock()
 	mine := w.suspect == id
 	w.mu.Unlock()
 	if !mine {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	err := w.e.update(ctx, func(ctx context.Context, tx Txn) error { return tx.MarkSuspect(ctx, w.id.ID, "") })
 	if err != nil {
@@ -335,31 +340,36 @@ func settleByEvidence(ctx context.Context, tx Txn, run, origin *RunRow, ev *Evid
 	if err != nil || row == nil {
 		return err
 	}
-	own, again := run.ID == origin.ID, false // again: a later run has begun the step anew, under the same key
+	same, repeated := relate(row, run, origin, ev)
 	switch {
-	case own && row.Inherited == "", !own && row.Inherited == origin.ID:
-	case !own && row.Inherited == "" && run.opKey("", ev.Step) == origin.opKey("", ev.Step):
-		again = true
-	default:
-		return nil
-	}
-	now, err := tx.Now(ctx)
-	if err != nil {
-		return err
-	}
-	same := ev.about(row) && !again
-	switch {
-	case same && row.State == StepUncertain:
+	case same && row.State == StepUncertain,
+		same && row.State == StepRetrying && ev.Verdict == Happened: // answered wrongly, and not begun again yet
+		now, err := tx.Now(ctx)
+		if err != nil {
+			return err
+		}
 		return settleUncertain(ctx, tx, run, row, ev, now)
-	case same && row.State == StepInFlight:
-		return nil // whoever holds the run finds the evidence when it marks the row
-	case same && row.State == StepRetrying && ev.Verdict == Happened: // answered wrongly, and not begun again yet
-		return settleUncertain(ctx, tx, run, row, ev, now)
-	case ev.Verdict == Happened && row.Kind == fault.KindOnce && (again || row.Attempt > ev.Attempt):
+	case same && row.State == StepInFlight: // whoever holds the run finds the evidence when it marks the row
+	case repeated && ev.Verdict == Happened && row.Kind == fault.KindOnce:
 		return tx.OpenEntry(ctx, &EntryRow{Run: run.ID, Step: row.Name, Kind: AskTwice, Attempt: ev.Attempt,
 			Detail: fmt.Sprintf("attempt %d of %s %q in run %s happened after all, by a late report of its worker, and another was allowed in the meantime: it may have happened twice", ev.Attempt, row.Kind, row.Name, origin.ID)})
 	}
 	return nil
+}
+
+// relate says whether a row of run is about the very attempt of run origin that the evidence is of, or about a repetition.
+func relate(row *StepRow, run, origin *RunRow, ev *EvidenceRow) (same, repeated bool) {
+	inherited := RunID("")
+	if run.ID != origin.ID {
+		inherited = origin.ID
+	}
+	switch row.Inherited {
+	case inherited:
+		return ev.about(row), row.Attempt > ev.Attempt
+	case "": // the later run has begun the step anew, perhaps under another key
+		return false, run.opKey("", ev.Step) == origin.opKey("", ev.Step)
+	}
+	return false, false
 }
 
 func settleUncertain(ctx context.Context, tx Txn, run *RunRow, row *StepRow, ev *EvidenceRow, now int64) error {

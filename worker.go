@@ -382,7 +382,7 @@ func (w *worker) begin(hold, life context.Context, c Claimed) {
 		}()
 		x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
 		x.run()
-		w.unsuspect(c.Row.ID)
+		w.unsuspect(hold, c.Row.ID)
 	})
 }
 
