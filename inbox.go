@@ -249,6 +249,9 @@ func (e *Engine) answerUncertain(ctx context.Context, tx Txn, run *RunRow, en *E
 		if err := lookedLater(ctx, tx, row, a.Looked); err != nil {
 			return err
 		}
+		if err := notReported(ctx, tx, row); err != nil {
+			return err
+		}
 		row.State, row.NextAt, row.Round, row.Unknown, row.FirstTry, row.Told = StepRetrying, now, row.Attempt, 0, 0, 0
 		row.Fault = &fault.Fault{Class: fault.OutcomeUnknown, Reason: fault.ReasonWorkerLost, Outcome: fault.OutcomeRejected,
 			Message: payload.Clean("did not happen, says "+a.By, 200)}
@@ -267,6 +270,21 @@ func (e *Engine) answerUncertain(ctx context.Context, tx Txn, run *RunRow, en *E
 		err = ErrConflict
 	}
 	return err
+}
+
+// notReported refuses "did not happen" where the attempt's own worker has reported that it did.
+func notReported(ctx context.Context, tx Txn, row *StepRow) error {
+	reports, err := tx.Evidence(ctx, RunID(cmpOr(string(row.Inherited), string(row.Run))))
+	if err != nil {
+		return err
+	}
+	for i := range reports {
+		if ev := &reports[i]; ev.about(row) && ev.Verdict == Happened {
+			return fmt.Errorf("step %q, attempt %d: its worker reported at %s that it happened: %w", row.Name, row.Attempt,
+				micros(ev.At).Format(time.RFC3339), ErrConflict)
+		}
+	}
+	return nil
 }
 
 // lookedLater refuses "did not happen" unless the attempt was over when the looking began: before that, a true answer

@@ -108,7 +108,7 @@ func (s *stepRun) retryOp(row *StepRow, lost *AttemptRow, wait time.Duration) st
 		fill(row, now)
 		row.NextAt = now + micro(wait)
 	}
-	op.lost = lost
+	op.lost, op.effects = lost, s.c.intent()
 	return op
 }
 
@@ -157,7 +157,8 @@ func (s *stepRun) markUncertain(row *StepRow, lost *AttemptRow) {
 	if s.c.o.probe != nil && row.ProbeAfter == 0 {
 		row.ProbeAfter = max(1, micro(s.c.o.probeAfter))
 	}
-	op := stepOp{row: row, attempt: stored.Attempt, lost: lost, entry: uncertainEntry(row, s.detail(row, reported))}
+	op := stepOp{row: row, attempt: stored.Attempt, lost: lost, effects: reported,
+		entry: uncertainEntry(row, s.detail(row, reported))}
 	op.fill = func(row *StepRow, now int64) {
 		if reported {
 			row.Ended = now

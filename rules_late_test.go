@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -316,5 +318,182 @@ func TestGivenUpThenLostWorker(t *testing.T) {
 		if s.count("apology") != 0 {
 			t.Errorf("a run that a person had ended sent %d more", s.count("apology"))
 		}
+	})
+}
+
+// Only the newest run of a lineage is retried: it alone knows what has happened since.
+func TestOnlyTheNewestIsRetried(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := flow("k", "v1", chain(s, "a", "mail", "z"))
+		bad := func(_ context.Context, n int) (string, error) {
+			if n == 1 {
+				return "", fault.Invalid(errors.New("bad"))
+			}
+			return "ok", nil
+		}
+		s.on("a", bad)
+		s.on("z", bad)
+		s.spawn("b1", w)
+		id := begin(s, w, "x")
+		s.reach(id, pawl.Failed)
+		s.reach(s.retry(id), pawl.Failed)
+		p := s.plan(id, pawl.PlanOptions{Mode: pawl.PlanRetry})
+		if again, err := s.desk.Retry(t.Context(), p, ann); err == nil {
+			s.reach(again, pawl.Succeeded)
+			t.Errorf("an older run of the lineage was retried; mails: %d", s.count("mail"))
+		}
+	})
+}
+
+// A worker that slept through its lease with an intent on record begins nothing, also if a heartbeat has renewed the lease
+// since: the run was taken over.
+func TestTakenOverRunBeginsNothing(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		var p *proc
+		var once atomic.Bool
+		mine, claims := 0, 0
+		w := flow("k", "v1", func(run *pawl.Run, in string) (string, error) { return s.mail(run, "mail", in) })
+		p = s.spawnWith(func(o *pawl.Options) {
+			o.Hooks.At = func(pt hooks.Point, _, _ string) {
+				if pt == hooks.IntentWritten && once.CompareAndSwap(false, true) {
+					p.store.dead.Store(true)
+					time.Sleep(20 * time.Second) // the lease is over, another worker has asked
+					p.store.dead.Store(false)
+					time.Sleep(5 * time.Second) // a heartbeat has renewed the lease
+				}
+				if pt == hooks.Claimed {
+					claims++
+				}
+				if pt == hooks.EffectBegin && claims == 1 {
+					mine++
+				}
+			}
+		}, w)
+		id := begin(s, w, "x")
+		for !once.Load() {
+			time.Sleep(10 * time.Millisecond)
+		}
+		s.spawn("b1", w)
+		time.Sleep(30 * time.Second)
+		if mine != 0 {
+			t.Errorf("a fenced worker began %d effects; run %s", mine, s.show(s.desk, id).State)
+		}
+	})
+}
+
+// The deadline of an attempt runs from its intent (5.6): an attempt that begins late has less time, or none.
+func TestDeadlineRunsFromTheIntent(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		began := time.Time{}
+		s.on("mail", func(context.Context, int) (string, error) { began = time.Now(); return "m", nil })
+		w := flow("k", "v1", func(run *pawl.Run, in string) (string, error) {
+			return s.mail(run, "mail", in, pawl.Timeout(10*time.Second))
+		})
+		first := true
+		var at time.Time
+		s.spawnWith(func(o *pawl.Options) {
+			o.Hooks.At = func(pt hooks.Point, _, _ string) {
+				if pt == hooks.IntentWritten && first {
+					first, at = false, time.Now()
+					time.Sleep(11 * time.Second)
+				}
+			}
+		}, w)
+		id := begin(s, w, "x")
+		d := s.reach(id, pawl.Succeeded)
+		if st := step(t, d, "mail"); len(st.Attempts) < 2 {
+			t.Errorf("the effect began %v after an intent with a deadline of 10 s", began.Sub(at))
+		}
+	})
+}
+
+// A refusal does not undo an earlier attempt of a Keyed step that may have been sent.
+func TestWorstOutcomeOfAKeyedStepStays(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := flow("k", "v1", func(run *pawl.Run, in string) (string, error) {
+			return s.keyed(run, "pay", in, pawl.KeyTTL(time.Minute))
+		})
+		s.on("pay", func(_ context.Context, n int) (string, error) {
+			if n == 1 {
+				return "", errors.New("cut off")
+			}
+			return "", fault.Invalid(errors.New("refused"))
+		})
+		s.spawn("b1", w)
+		id := begin(s, w, "x")
+		s.reach(id, pawl.Failed)
+		time.Sleep(2 * time.Minute)
+		if got := fates(s.plan(id, pawl.PlanOptions{Mode: pawl.PlanRetry})); !strings.Contains(got, "ask") {
+			t.Errorf("plan %q: the first attempt may have happened and its key is expired, want ask", got)
+		}
+	})
+}
+
+// The loss is found only by the write that would record the failed attempt.
+func TestFailureThatFindsTheRunLostIsReported(t *testing.T) {
+	for name, fail := range map[string]error{"proven": fault.NotSent(errors.New("refused")), "denied": fault.Denied(errors.New("no")), "unknown": errors.New("weird"), "success": nil} {
+		t.Run(name, func(t *testing.T) {
+			scene(t, func(t *testing.T, s *stage) {
+				taken := make(chan struct{})
+				s.on("mail", func(ctx context.Context, n int) (string, error) {
+					if n > 1 {
+						return "second", nil
+					}
+					if _, err := s.bench.store.DB().ExecContext(t.Context(), "UPDATE pawl_workers SET expires = 0"); err != nil {
+						t.Error(err)
+					}
+					<-taken
+					t.Logf("context of the attempt: %v", ctx.Err())
+					return "late", fail
+				})
+				w := flow("k", "v1", func(run *pawl.Run, in string) (string, error) { return s.mail(run, "mail", in) })
+				s.spawn("b1", w)
+				id := begin(s, w, "x")
+				for s.count("mail") == 0 {
+					time.Sleep(time.Millisecond)
+				}
+				s.spawnWith(func(o *pawl.Options) {
+					o.Hooks.At = func(pt hooks.Point, _, _ string) {
+						if pt == hooks.Claimed && taken != nil {
+							close(taken)
+							taken = nil
+							time.Sleep(500 * time.Millisecond)
+						}
+					}
+				}, w)
+				time.Sleep(20 * time.Second)
+				d := s.show(s.desk, id)
+				t.Logf("%s: state %s open %v evidence %d mails %d", name, d.State, d.Open, len(d.Evidence), s.count("mail"))
+				if len(d.Evidence) == 0 {
+					t.Errorf("the worker's report on its attempt was lost; people are asked %v", d.Open)
+				}
+			})
+		})
+	}
+}
+
+// A Tx callback on SQLite that hangs gives up lock and connection after a third of the lease: what runs beside it goes on.
+func TestHungTransactionHoldsNobodyUp(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		hang := make(chan struct{})
+		hung := flow("hung", "v1", func(run *pawl.Run, in string) (string, error) {
+			return pawl.Tx(run, "write", in, func(context.Context, *sql.Tx, string) (string, error) {
+				s.effect("hung")
+				<-hang // whatever the context says
+				return "", nil
+			})
+		})
+		other := flow("other", "v1", chain(s, "a", "b"))
+		s.spawn("b1", hung, other)
+		begin(s, hung, "x")
+		for s.count("hung") == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		id := begin(s, other, "y")
+		d := s.reach(id, pawl.Succeeded)
+		if d.Lost != 0 || s.count("a") != 1 || s.count("b") != 1 {
+			t.Errorf("the run beside it lost its worker %d times and took %d and %d executions", d.Lost, s.count("a"), s.count("b"))
+		}
+		close(hang)
 	})
 }

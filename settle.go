@@ -105,15 +105,19 @@ func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.F
 	return tx.EndKey(ctx, run)
 }
 
-// closeInFlight ends an intent whose attempt nobody will report on any more: as failed where a repetition would have
-// been harmless, else as uncertain.
+// closeInFlight ends an intent at the run's end: as failed where a repetition would have been harmless, else as its worker
+// has reported, or as uncertain.
 func closeInFlight(ctx context.Context, tx Txn, row *StepRow) error {
 	if row.Kind == fault.KindRepeatable {
 		row.State = StepFailed
 		row.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonRunCanceled, Outcome: fault.OutcomeMaybeExecuted}
 	} else {
-		row.State = StepUncertain
-		row.NextProbe = 0
+		reports, err := tx.Evidence(ctx, row.Run)
+		if err != nil {
+			return err
+		}
+		row.State, row.NextProbe = StepUncertain, 0
+		row.heed(reports, row.Begun)
 	}
 	ok, err := tx.MoveStep(ctx, row, row.Attempt)
 	if err == nil && !ok {

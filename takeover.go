@@ -157,20 +157,7 @@ func (x *execution) mark(ctx context.Context, tx Txn, row *StepRow, reports []Ev
 	if row.ProbeAfter > 0 {
 		row.NextProbe = max(now, row.Begun+row.ProbeAfter)
 	}
-	for i := range reports {
-		ev := &reports[i]
-		if !ev.about(row) {
-			continue
-		}
-		row.Ended = ev.At
-		switch ev.Verdict {
-		case Happened:
-			row.State, row.Value, row.ValueSize = StepSucceeded, ev.Value, len(ev.Value)
-		case DidNotHappen:
-			row.State, row.NextAt, row.Fault, row.Round, row.NextProbe = StepRetrying, now, ev.Fault, row.Attempt, 0
-		case CannotTell: // only that it is over
-		}
-	}
+	row.heed(reports, now)
 	ok, err := tx.MoveStep(ctx, row, row.Attempt)
 	if err != nil {
 		return err
@@ -190,6 +177,24 @@ func (x *execution) mark(ctx context.Context, tx Txn, row *StepRow, reports []Ev
 		return err
 	}
 	return tx.OpenEntry(ctx, uncertainEntry(row, fmt.Sprintf("attempt %d of %s %q had begun when its worker was lost", row.Attempt, row.Kind, row.Name)))
+}
+
+// heed applies what has been reported about the row's attempt.
+func (row *StepRow) heed(reports []EvidenceRow, now int64) {
+	for i := range reports {
+		ev := &reports[i]
+		if !ev.about(row) {
+			continue
+		}
+		row.Ended = ev.At
+		switch ev.Verdict {
+		case Happened:
+			row.State, row.Value, row.ValueSize = StepSucceeded, ev.Value, len(ev.Value)
+		case DidNotHappen:
+			row.State, row.NextAt, row.Fault, row.Round, row.NextProbe = StepRetrying, now, ev.Fault, row.Attempt, 0
+		case CannotTell: // only that it is over
+		}
+	}
 }
 
 // decided reports whether a report says how the row's attempt ended.

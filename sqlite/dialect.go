@@ -26,8 +26,8 @@ type connector struct {
 	dsn    string
 }
 
-func newConnector(name string, h hooks.Store) (*connector, error) {
-	c := &connector{new(sqlite3.Driver), dsn(name)}
+func newConnector(name string, busy time.Duration, h hooks.Store) (*connector, error) {
+	c := &connector{new(sqlite3.Driver), dsn(name, busy)}
 	lease := leaseNow
 	if h.WallLease {
 		lease = now
@@ -139,7 +139,7 @@ func (s *Store) setUp(ctx context.Context, memory bool, h hooks.Store) error {
 			return err
 		}
 	}
-	return s.Migrate(ctx)
+	return s.again(ctx, func() error { return s.Migrate(ctx) })
 }
 
 // claimFile marks an empty database as Pawl's, and refuses one that somebody else has put something into.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -288,5 +289,57 @@ func TestUserPool(t *testing.T) {
 	}
 	if rows, err := s.ListRuns(t.Context(), pawl.RunQuery{}); err != nil || len(rows) != 1 || rows[0].Created == 0 {
 		t.Errorf("after the commit %+v, %v; want the run", rows, err)
+	}
+}
+
+// A process whose transactions follow each other closely leaves gaps in which another one gets the lock: without them
+// that one would ask for ever at the wrong moments.
+func TestBusyProcessLeavesGaps(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "pawl.db")
+	busy, other := open(t, path), open(t, path)
+	w := pawl.WorkerRow{ID: pawl.WorkerID(uuid.NewString()), Lease: time.Hour}
+	if err := other.Register(t.Context(), w, w1); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	begun := make(chan struct{}, 1)
+	var n atomic.Int64
+	done := make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			err := busy.UpdateSQL(t.Context(), time.Minute, func(context.Context, pawl.Txn, *sql.Tx) error {
+				select {
+				case begun <- struct{}{}:
+				default:
+				}
+				<-time.After(50 * time.Millisecond) // holds the lock
+				return nil
+			})
+			if n.Add(1); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	<-begun
+	const beats = 5
+	for range beats {
+		if _, err := other.Heartbeat(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+	}
+	if took := n.Load(); took > 12*beats {
+		t.Errorf("%d renewals waited for %d transactions of another process, want at most 12 each", beats, took)
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

@@ -37,8 +37,11 @@ type Store struct {
 const (
 	// applicationID says "Pawl" in the file's header.
 	applicationID = 0x5061776c
-	// busy is how long a statement waits for another process's write transaction before the store tries again.
+	// busy is how long a statement of the user's waits for another process's write transaction.
 	busy = 5 * time.Second
+	// shortly is the same for the store's own writes: SQLite soon asks for the lock ten times a second only, the store
+	// does so more often.
+	shortly = 10 * time.Millisecond
 	// openTimeout bounds Open, should another process keep the file locked.
 	openTimeout = time.Minute
 	// readers is how many snapshots may be read at once.
@@ -80,11 +83,15 @@ func open(ctx context.Context, path string, o *Options) (*Store, error) {
 			return nil, err
 		}
 	}
-	c, err := newConnector(name, h)
+	c, err := newConnector(name, busy, h)
 	if err != nil {
 		return nil, err
 	}
-	write := sql.OpenDB(c)
+	ours, err := newConnector(name, shortly, h)
+	if err != nil {
+		return nil, err
+	}
+	write := sql.OpenDB(ours)
 	write.SetMaxOpenConns(1) // one writer: waiting for it in order is fair, waiting for SQLite's lock is polling
 	write.SetMaxIdleConns(1)
 	read, lease, user := write, write, write
@@ -92,7 +99,7 @@ func open(ctx context.Context, path string, o *Options) (*Store, error) {
 		read = sql.OpenDB(c)
 		read.SetMaxOpenConns(readers)
 		read.SetMaxIdleConns(readers)
-		lease = sql.OpenDB(c)
+		lease = sql.OpenDB(ours)
 		lease.SetMaxOpenConns(1)
 		user = sql.OpenDB(c)
 	}
@@ -161,7 +168,7 @@ func checkDir(dir string) error {
 }
 
 // dsn names the file for the driver. Every connection gets the settings that are not kept in the file.
-func dsn(name string) string {
+func dsn(name string, busy time.Duration) string {
 	q := url.Values{}
 	q.Set("_txlock", "immediate")
 	q.Set("_busy_timeout", fmt.Sprint(busy.Milliseconds()))

@@ -26,6 +26,7 @@ type Store struct {
 	// turn has room for the one transaction that may write at a time, and those who wait are served in order: so a
 	// renewal waits for one transaction, however many more there are. Nil where the database has no single writer.
 	turn chan struct{}
+	held time.Duration // since the last gap; whoever has the turn may touch it
 
 	mu  sync.Mutex
 	has map[pawl.WorkerID][]pawl.VersionID // guarded by mu: what this process's workers registered
@@ -127,6 +128,9 @@ func (s *Store) again(ctx context.Context, do func() error) error {
 			return err
 		}
 		most := min(5*time.Millisecond<<min(try, 7), 500*time.Millisecond)
+		if s.turn != nil {
+			most = gap / 2
+		}
 		t := time.NewTimer(rand.N(most))
 		select {
 		case <-t.C:
@@ -135,6 +139,23 @@ func (s *Store) again(ctx context.Context, do func() error) error {
 			return fmt.Errorf("%w after %d tries: %w", context.Cause(ctx), try+1, err)
 		}
 	}
+}
+
+// Of several processes on one file none can see that another one waits for the write lock. So each leaves it alone for
+// a gap after so much of holding it, and a waiting one asks more often than that.
+const (
+	gap      = 16 * time.Millisecond
+	gapAfter = 500 * time.Millisecond
+)
+
+// passOn gives the turn to the next transaction of this process, after a gap for those of others.
+func (s *Store) passOn(held time.Duration) {
+	if s.held += held; s.held < gapAfter {
+		<-s.turn
+		return
+	}
+	s.held = 0
+	time.AfterFunc(gap, func() { <-s.turn })
 }
 
 // commitGrace is how long a COMMIT that has been sent is waited for after the caller's context has ended: cutting it
@@ -159,7 +180,11 @@ func (s *Store) inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn fu
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		give = sync.OnceFunc(func() { <-s.turn })
+		took := time.Now()
+		give = sync.OnceFunc(func() {
+			_ = conn.Close() // also if fn goes on: others need it
+			s.passOn(time.Since(took))
+		})
 		defer give()
 	}
 	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
