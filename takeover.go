@@ -273,9 +273,11 @@ func (w *worker) unsuspect(ctx context.Context, id RunID) {
 // errBusySuspect releases a suspect run because this process executes one already.
 var errBusySuspect = fmt.Errorf("another run that has lost workers is running here")
 
+// evidenceTimeout is how long a worker that has stopped goes on trying to report.
 const evidenceTimeout = 30 * time.Second
 
-// evidence reports, in the background, how an attempt ended whose result this worker may not write any more.
+// evidence reports, in the background, how an attempt ended whose result this worker may not write any more. It tries
+// for as long as the worker lives: nobody else knows.
 func (w *worker) evidence(x *execution, row *StepRow) {
 	ev := EvidenceRow{Run: row.Run, Step: row.Name, Attempt: row.Attempt, Worker: w.id.ID, Source: "worker"}
 	switch {
@@ -286,10 +288,8 @@ func (w *worker) evidence(x *execution, row *StepRow) {
 	default:
 		ev.Fault = row.Fault
 	}
-	ctx := context.WithoutCancel(x.hold)
+	ctx := w.reports
 	w.cleanup.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
-		defer cancel()
 		for try := 0; ; try++ {
 			err := w.e.report(ctx, ev)
 			if err == nil {

@@ -27,7 +27,8 @@ type worker struct {
 	beat     chan struct{} // capacity 1: renew now
 	claiming atomic.Int64  // claims sent; odd while one is in flight
 	wg       sync.WaitGroup
-	cleanup  sync.WaitGroup // evidence on its way
+	cleanup  sync.WaitGroup  // evidence on its way …
+	reports  context.Context // … and how long that is tried
 
 	mu      sync.Mutex // guards all below
 	live    map[RunID]*execution
@@ -63,6 +64,10 @@ func (e *Engine) Work(ctx context.Context) error {
 	defer endLoops()
 	defer drop(fault.ErrLeaseLost)
 
+	reports, endReports := context.WithCancel(base)
+	defer endReports()
+	w.reports = reports
+
 	var bg sync.WaitGroup
 	bg.Go(func() { w.beats(loops) })
 	bg.Go(func() { w.sweeps(loops) })
@@ -73,7 +78,9 @@ func (e *Engine) Work(ctx context.Context) error {
 	err = w.drain(stop)
 	endLoops()
 	bg.Wait()
+	last := time.AfterFunc(evidenceTimeout, endReports)
 	w.cleanup.Wait()
+	last.Stop()
 	if err == nil {
 		out, cancel := context.WithTimeout(base, 5*time.Second)
 		defer cancel()

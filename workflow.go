@@ -1,7 +1,9 @@
 package pawl
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -55,9 +57,12 @@ func Define[In, Out any](name, version string, fn func(*Run, In) (Out, error), o
 		}
 	}
 	d.checkInput = func(json []byte) error { return decode(json, new(In)) }
-	d.reencode = func(json []byte) (any, error) {
+	d.reencode = func(doc []byte) (any, error) {
 		var in In
-		err := decode(json, &in)
+		if t := reflect.TypeFor[In](); t.Kind() == reflect.Struct && t.NumField() > 0 && string(bytes.TrimSpace(doc)) == "null" {
+			return nil, fmt.Errorf("null would be an empty %v, give {} if that is meant: %w", t, &json.UnmarshalTypeError{Value: "null", Type: t})
+		}
+		err := decode(doc, &in)
 		return in, err
 	}
 	d.body = func(run *Run, input []byte) ([]byte, error) {
@@ -164,7 +169,7 @@ func (w *Workflow[In, Out]) StartMany(ctx context.Context, c Client, ins []In, k
 func NameOf(d Definition) VersionID { return d.definition().VersionID }
 
 // StartJSON is [Workflow.Start] for tools that have the input as JSON. It reports whether the run is new. An input
-// that does not decode into the workflow's own type is refused.
+// that does not decode into the workflow's own type is refused, and so is null for a struct.
 func StartJSON(ctx context.Context, c Client, d Definition, json []byte, opts ...StartOption) (RunID, bool, error) {
 	def, o := d.definition(), startOptions{}
 	for _, opt := range opts {

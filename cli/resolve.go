@@ -106,7 +106,7 @@ func (f *resolveFlags) answer(cmd *cobra.Command) (a pawl.Answer, err error) {
 	}
 	switch {
 	case len(given) == 0:
-		return a, usage(cmd, "what is the answer?")
+		return a, usage(cmd, "an answer is missing: `inbox show %s` lists those that the entry takes", cmd.Flags().Arg(0))
 	case len(given) > 1:
 		return a, usage(cmd, "%s: only one answer can be given", strings.Join(given, " and "))
 	case f.attempt < 0:

@@ -37,8 +37,8 @@ func (a *app) startCmd() *cobra.Command {
 		Use:   "start WORKFLOW [JSON | - | @FILE]",
 		Short: "Start a run",
 		Long: `Start a run of one of this program's workflows and print its id. The input is JSON from the argument, from standard
-input (-) or from a file (@FILE); without it, null. A worker executes the run. With --key, a run that was started with
-that key and the same input is found, not started again.`,
+input (-) or from a file (@FILE); without it, null, which a workflow whose input is a struct refuses. A worker executes
+the run. With --key, a run that was started with that key and the same input is found, not started again.`,
 		Example: "  " + a.o.name() + ` start enrich '{"ticket":42}' --key ticket:42 --wait`,
 		Args:    takes(1, "WORKFLOW", "JSON"),
 		RunE: func(cmd *cobra.Command, args []string) error {
