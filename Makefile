@@ -12,12 +12,14 @@ export GOFLAGS
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | sort
 
-# The crash tests measure leases of seconds, so nothing else runs beside them.
-test: ## all tests, on SQLite and on a real PostgreSQL, with the race detector; of the crash matrix the telling points
+# The crash tests measure leases of seconds, so nothing else runs beside them. The SDKs are a module of their own; they are
+# large, and compiled without the race detector, under which package fault tests the same transport.
+test: ## all tests, on SQLite and on a real PostgreSQL, with the race detector; of the crash matrix the telling points; under real SDKs
 	@scripts/need-cc
 	@scripts/need-postgres
 	go test -race -timeout 20m $$(go list ./... | grep -v /internal/crashtest)
 	go test -race -short -timeout 20m ./internal/crashtest
+	cd internal/sdktest && go test -timeout 20m ./...
 
 crash: ## the whole crash matrix: every point, every kind, both stores, SIGKILL and SIGSTOP (about 4 minutes)
 	@scripts/need-cc

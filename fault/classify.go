@@ -1,6 +1,9 @@
 package fault
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // maxNodes bounds how much of an error tree is looked at, so that a chain that wraps itself, or a join of
 // a million errors, costs no more than this. What lies beyond counts as unrecognised.
@@ -35,6 +38,10 @@ func From(err error) (f *Fault) {
 		}
 	} else {
 		f.Message, f.Err = err.Error(), err
+		if !strings.Contains(f.Message, w.said) {
+			f.Message += ": " + w.said
+		}
+		f.Message = redact(f.Message)
 	}
 	f.clean()
 	return f
@@ -56,7 +63,7 @@ func FromPanic(v any) (f *Fault) {
 		return f
 	}
 	f.Err, _ = v.(error)
-	f.Message = "panic: " + fmt.Sprint(v)
+	f.Message = redact("panic: " + fmt.Sprint(v))
 	return f
 }
 
@@ -64,8 +71,9 @@ func FromPanic(v any) (f *Fault) {
 // outermost recognised node decides, not the first type asked for; and because errors.As does not end on a
 // chain that wraps itself.
 type walk struct {
-	left      int  // nodes that may still be looked at
-	roundTrip bool // below a *url.Error: the error came out of an HTTP round trip, not of reading a body
+	left      int    // nodes that may still be looked at
+	roundTrip bool   // below a *url.Error: the error came out of an HTTP round trip, not of reading a body
+	said      string // message of a response that an SDK's error has kept, perhaps not in its text
 }
 
 // visit returns what err says, and whether anybody recognised it.
@@ -103,7 +111,7 @@ func (w *walk) node(err error) (f Fault, known, done bool) {
 		return r.fault(), known && r != ReasonUnrecognized, true
 	}
 	for _, look := range []func(error) (Fault, bool){
-		fromSQLState, fromSQLite, fromDatabase, fromGRPC, fromSMTP, w.fromNetwork,
+		fromSQLState, fromSQLite, fromDatabase, fromGRPC, fromSMTP, w.fromSDK, fromHTTP2, w.fromNetwork, w.fromText,
 	} {
 		if f, ok := look(err); ok {
 			return f, f.Reason != ReasonUnrecognized, true
@@ -113,7 +121,7 @@ func (w *walk) node(err error) (f Fault, known, done bool) {
 }
 
 // join combines branches: class, reason and all else of the first that is recognised, but the worst outcome
-// and the longest delay of all.
+// and the longest delay of all, and the veto of any.
 func (w *walk) join(branches []error) (Fault, bool) {
 	var all Fault // its zero class says that no branch was looked at yet
 	known := false
@@ -124,11 +132,11 @@ func (w *walk) join(branches []error) (Fault, bool) {
 		outer := w.roundTrip
 		f, ok := w.visit(err)
 		w.roundTrip = outer
-		outcome, delay := max(all.Outcome, f.Outcome), max(all.Delay, f.Delay)
+		outcome, delay, final := max(all.Outcome, f.Outcome), max(all.Delay, f.Delay), all.Final || f.Final
 		if all.Class == 0 || ok && !known || !known && all.Reason == ReasonUnrecognized {
 			all = f
 		}
-		all.Outcome, all.Delay, known = outcome, delay, known || ok
+		all.Outcome, all.Delay, all.Final, known = outcome, delay, final, known || ok
 	}
 	if all.Class == 0 {
 		return ReasonUnrecognized.fault(), false
@@ -161,6 +169,7 @@ func (w *walk) complete(f Fault) Fault {
 	if f.Delay == 0 {
 		f.Delay = base.Delay
 	}
+	f.Final = f.Final || base.Final
 	return f
 }
 

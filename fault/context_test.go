@@ -28,8 +28,8 @@ func endedBy(t *testing.T, cause error) context.Context {
 	return ctx
 }
 
-// late returns a context below parent whose deadline has passed.
-func late(t *testing.T, parent context.Context) context.Context {
+// overdue returns a context below parent whose deadline has passed.
+func overdue(t *testing.T, parent context.Context) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithDeadline(parent, time.Now().Add(-time.Second))
 	t.Cleanup(cancel)
@@ -46,7 +46,7 @@ func TestFromContext(t *testing.T) {
 	overload := &fault.Fault{Class: fault.Transient, Reason: "overloaded", Outcome: maybe}
 
 	stopped, lost, canceled := endedBy(t, fault.ErrStopping), endedBy(t, fault.ErrLeaseLost), endedBy(t, fault.ErrRunCanceled)
-	step := late(t, live)
+	step := overdue(t, live)
 	byCause := func(c context.Context) error {
 		return &url.Error{Op: "Post", URL: "http://x", Err: context.Cause(c)} // as net/http returns it
 	}
@@ -64,13 +64,13 @@ func TestFromContext(t *testing.T) {
 		{"lease lost, net/http returns the cause", lost, lost, byCause(lost), want{fault.Canceled, "lease_lost", maybe}},
 		{"sibling failed", endedBy(t, fault.ErrSiblingFailed), live, io.EOF, want{fault.Canceled, "sibling_failed", maybe}},
 		{"a wrapped cause", endedBy(t, fmt.Errorf("stop: %w", fault.ErrStopping)), live, io.EOF, want{fault.Canceled, "worker_shutdown", maybe}},
-		{"run deadline", late(t, live), late(t, live), context.DeadlineExceeded, want{fault.Canceled, "run_deadline", maybe}},
+		{"run deadline", overdue(t, live), overdue(t, live), context.DeadlineExceeded, want{fault.Canceled, "run_deadline", maybe}},
 		{"the contexts are asked, not the error", canceled, canceled, plain, want{fault.Canceled, "run_canceled", maybe}},
 		{"run ended: a dial error still proves not sent", stopped, stopped, refused, want{fault.Canceled, "worker_shutdown", notSent}},
 		{"run ended: an answer still proves rejected", lost, lost, own, want{fault.Canceled, "lease_lost", rejected}},
 		{"run ended: a wrapper still proves not sent", canceled, canceled, fault.NotSent(plain), want{fault.Canceled, "run_canceled", notSent}},
 		{"run ended: 57014 is our own cancellation", canceled, canceled, query, want{fault.Canceled, "run_canceled", rejected}},
-		{"run ended before the step's deadline", canceled, late(t, canceled), io.EOF, want{fault.Canceled, "run_canceled", maybe}},
+		{"run ended before the step's deadline", canceled, overdue(t, canceled), io.EOF, want{fault.Canceled, "run_canceled", maybe}},
 
 		{"step deadline", live, step, context.DeadlineExceeded, want{fault.OutcomeUnknown, "step_deadline", maybe}},
 		{"step deadline, another error", live, step, plain, want{fault.OutcomeUnknown, "step_deadline", maybe}},

@@ -3,7 +3,6 @@ package fault
 import (
 	"database/sql"
 	"database/sql/driver"
-	"reflect"
 	"strings"
 )
 
@@ -36,7 +35,7 @@ func sqlStateCode(code string) (Fault, bool) { //nolint:cyclop // a table: one c
 		return ReasonConstraint.fault(), true
 	case "08007", "40003":
 		return ReasonCommitUnknown.fault(), true
-	case "55P03":
+	case "55P03", "55006":
 		return ReasonLocked.fault(), true
 	case "57014", "25P03", "25P04":
 		return ReasonStatementTimeout.fault(), true
@@ -73,8 +72,14 @@ func sqlStateClass(class string) (Fault, bool) {
 		return ReasonConnectionLost.fault(), true
 	case "22":
 		return ReasonMalformed.fault(), true
-	case "23":
+	case "23", "44":
 		return ReasonConstraint.fault(), true
+	case "21", "24", "26", "2F", "34":
+		return ReasonMalformed.fault(), true
+	case "40":
+		return ReasonSerialization.fault(), true
+	case "55":
+		return ReasonPrecondition.fault(), true
 	case "28":
 		return Fault{Class: AccessDenied, Reason: ReasonAuthentication, Outcome: OutcomeNotSent}, true
 	case "42", "3D", "3F":
@@ -147,10 +152,4 @@ func fromDatabase(err error) (Fault, bool) {
 }
 
 // fromPackage reports whether the concrete type of err comes from a package whose path contains part.
-func fromPackage(err error, part string) bool {
-	t := reflect.TypeOf(err)
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	return strings.Contains(t.PkgPath(), part)
-}
+func fromPackage(err error, part string) bool { return strings.Contains(fromPath(err), part) }

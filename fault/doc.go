@@ -8,8 +8,9 @@
 //   - May the effect have happened all the same? Its [Outcome].
 //   - Why did it fail? Its [Reason], for people and for a body's own branches.
 //
-// How long to wait, if the far end told, is in Delay. [From] answers all of them for any error, and
-// [Decide] draws the conclusion for a step of a given [Kind].
+// How long to wait, if the far end told, is in Delay, and in Final that it wants no further attempt. [From] answers
+// all of them for any error, [FromHTTP] for a response and [FromStream] for a stream of events; [Decide] draws the
+// conclusion for a step of a given [Kind]. What a person can do about it, [Reason.Advice] says.
 //
 // # Classes
 //
@@ -36,7 +37,7 @@
 // # What a step returns
 //
 // Most errors can be returned as they are: those of net, net/http, crypto/tls, database/sql, PostgreSQL, SQLite,
-// gRPC and mail servers are known. A step that knows more says so with a wrapper. Each keeps the error it wraps
+// gRPC, mail servers and of the SDKs of model providers, AWS and Stripe are known. A step that knows more says so with a wrapper. Each keeps the error it wraps
 // for errors.Is and errors.As:
 //
 //	fault.NotSent(err)        nothing left for the far end

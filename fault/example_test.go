@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/pawlrun/pawl/fault"
@@ -64,6 +65,36 @@ func ExampleFault() {
 	f := fault.From(fmt.Errorf("ask: %w", err))
 	fmt.Println(f.Class, f.Reason, f.Provider, f.RequestID)
 	// Output: content_policy input_blocked acme req_7
+}
+
+// Two responses with one status: the one passes by itself, the other needs money.
+func ExampleFromHTTP() {
+	header := http.Header{"Retry-After": {"20"}}
+	for _, body := range []string{
+		`{"error":{"type":"tokens","code":"rate_limit_exceeded","message":"Rate limit reached"}}`,
+		`{"error":{"type":"insufficient_quota","code":"insufficient_quota","message":"You exceeded your current quota"}}`,
+	} {
+		f := fault.FromHTTP("openai", 429, header, []byte(body))
+		fmt.Println(f.Class, f.Reason, f.Outcome, f.Delay, "-", f.Reason.Advice())
+	}
+	// Output:
+	// rate_limited tokens rejected 20s - Send shorter prompts or fewer at once, or raise the limit there.
+	// quota_exhausted credit rejected 0s - Add credit.
+}
+
+// A stream that broke off is no answer, and one that reports an error is none either, although its status was 200.
+func ExampleFromStream() {
+	for _, body := range []string{
+		"event: message_start\ndata: {\"type\":\"message_start\"}\n\n",
+		"event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n",
+		"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+	} {
+		fmt.Println(fault.FromStream("anthropic", nil, []byte(body)))
+	}
+	// Output:
+	// outcome_unknown (stream_truncated): the stream ended before it had said that it was complete
+	// transient (overloaded): Overloaded
+	// no fault
 }
 
 // The same lost connection, seen by steps of two kinds.

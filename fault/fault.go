@@ -27,6 +27,7 @@ type Fault struct {
 	Delay     time.Duration // how long the far end asked us to wait; 0 if it did not
 	Provider  string        // who answered, "openai"; "" if unknown
 	RequestID string        // the far end's id for the request; "" if unknown
+	Final     bool          // the far end said that it is not to be sent again, whatever the class
 	Status    int           // HTTP status or the protocol's own code; 0 if there was none
 	Message   string        // text of the error: valid UTF-8 without NUL, at most 4 KiB
 	Err       error         // the live error; never stored
@@ -73,6 +74,7 @@ type stored struct {
 	DelayUS   int64   `json:"delay_us,omitempty"`
 	Provider  string  `json:"provider,omitempty"`
 	RequestID string  `json:"request_id,omitempty"`
+	Final     bool    `json:"final,omitempty"`
 	Status    int     `json:"status,omitempty"`
 	Message   string  `json:"message,omitempty"`
 }
@@ -91,7 +93,7 @@ func (f Fault) MarshalJSON() ([]byte, error) {
 	return json.Marshal(stored{
 		Class: f.Class, Reason: f.Reason, Outcome: f.Outcome,
 		DelayUS:  microseconds(f.Delay),
-		Provider: f.Provider, RequestID: f.RequestID, Status: f.Status, Message: f.Message,
+		Provider: f.Provider, RequestID: f.RequestID, Final: f.Final, Status: f.Status, Message: f.Message,
 	})
 }
 
@@ -105,7 +107,7 @@ func (f *Fault) UnmarshalJSON(data []byte) error {
 	*f = Fault{
 		Class: s.Class, Reason: s.Reason, Outcome: s.Outcome,
 		Delay:    duration(s.DelayUS),
-		Provider: s.Provider, RequestID: s.RequestID, Status: s.Status, Message: s.Message,
+		Provider: s.Provider, RequestID: s.RequestID, Final: s.Final, Status: s.Status, Message: s.Message,
 	}
 	f.clean()
 	return nil

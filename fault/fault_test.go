@@ -27,6 +27,8 @@ func TestFaultJSONRoundTrip(t *testing.T) {
 			Provider: "openai", RequestID: "req_1", Status: 429, Message: "slow down",
 		}, `{"class":"rate_limited","reason":"tokens","outcome":"rejected","delay_us":90000000,` +
 			`"provider":"openai","request_id":"req_1","status":429,"message":"slow down"}`},
+		{"final", fault.Fault{Class: fault.Transient, RequestID: "req_1", Final: true, Status: 500},
+			`{"class":"transient","request_id":"req_1","final":true,"status":500}`},
 		{"empty", fault.Fault{}, `{}`},
 		{"only a class", fault.Fault{Class: fault.Canceled}, `{"class":"canceled"}`},
 	}

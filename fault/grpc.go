@@ -2,27 +2,54 @@ package fault
 
 import (
 	"reflect"
+	"strings"
 	"time"
 )
+
+// FromGRPC is [From] for the error of a gRPC call whose trailer is at hand: a metadata.MD, of which it reads
+// grpc-retry-pushback-ms. A delay there is a refusal for now; a negative or unreadable one is a refusal for good, which
+// makes the fault final.
+func FromGRPC(err error, trailer map[string][]string) *Fault {
+	f := From(err)
+	if f == nil {
+		return nil
+	}
+	d, told, veto := pushback(trailer["grpc-retry-pushback-ms"])
+	pushed := f.Status == 8 || f.Status == 14 // RESOURCE_EXHAUSTED, UNAVAILABLE
+	switch {
+	case told && pushed && f.Class != InvalidRequest:
+		f.Class, f.Reason, f.Outcome, f.Delay = RateLimited, ReasonRequests, OutcomeRejected, d
+	case veto && f.Status == 14:
+		f.Class, f.Reason, f.Outcome, f.Final = Transient, ReasonUnavailable, OutcomeRejected, true
+	case veto:
+		f.Final = true
+	}
+	return f
+}
+
+// tooLarge tells a message that is too large from a rate: grpc-go has one code for both. Whose limit it was is not in
+// the text, so the call may have run and its answer been refused on our side.
+func tooLarge(f *Fault, text string) {
+	switch {
+	case strings.Contains(text, "trying to send message larger than max"):
+		*f = Fault{Class: InvalidRequest, Reason: ReasonRequestTooLarge, Outcome: OutcomeNotSent, Status: f.Status}
+	case strings.Contains(text, "larger than max"):
+		*f = Fault{Class: InvalidRequest, Reason: ReasonTooLarge, Outcome: OutcomeMaybeExecuted, Status: f.Status}
+	}
+}
 
 // fromGRPC recognises an error with a method GRPCStatus, by the code of what that returns. It goes by
 // reflection so that the package needs no gRPC.
 func fromGRPC(err error) (Fault, bool) {
+	if x, ok := err.(interface{ Unprocessed() bool }); ok && x.Unprocessed() {
+		return ReasonRefusedStream.fault(), true // the protocol's word that it was not handed on
+	}
 	status, ok := call(reflect.ValueOf(err).MethodByName("GRPCStatus"))
 	if !ok || status.Kind() == reflect.Pointer && status.IsNil() {
 		return Fault{}, false
 	}
-	number, ok := call(status.MethodByName("Code"))
+	code, ok := grpcCode(status)
 	if !ok {
-		return Fault{}, false
-	}
-	var code uint64
-	switch {
-	case number.CanUint():
-		code = number.Uint()
-	case number.CanInt() && number.Int() >= 0:
-		code = uint64(number.Int())
-	default:
 		return Fault{}, false
 	}
 	f, ok := fromGRPCCode(code)
@@ -30,10 +57,26 @@ func fromGRPC(err error) (Fault, bool) {
 		return Fault{}, false
 	}
 	f.Status = int(code)
-	if d, told := grpcDelay(status); told && (code == 8 || code == 14) {
+	if text, ok := call(status.MethodByName("Message")); ok && code == 8 && text.Kind() == reflect.String {
+		tooLarge(&f, text.String())
+	}
+	if d, told := grpcDelay(status); told && (f.Class == RateLimited || code == 14) {
 		f.Class, f.Reason, f.Outcome, f.Delay = RateLimited, ReasonThrottled, OutcomeRejected, d
 	}
 	return f, true
+}
+
+// grpcCode reads the code of a status.
+func grpcCode(status reflect.Value) (uint64, bool) {
+	number, ok := call(status.MethodByName("Code"))
+	switch {
+	case !ok:
+	case number.CanUint():
+		return number.Uint(), true
+	case number.CanInt() && number.Int() >= 0:
+		return uint64(number.Int()), true
+	}
+	return 0, false
 }
 
 func fromGRPCCode(code uint64) (Fault, bool) { //nolint:cyclop // a table: one case per row

@@ -83,7 +83,7 @@ func TestFromGRPC(t *testing.T) {
 	check(t, "a nil status", fault.From(&grpcError{}), unknown("unrecognized"))
 	check(t, "our own cancellation by gRPC", fault.FromContext(ended(t), ended(t), &grpcError{&grpcStatus{code: 1}}),
 		want{fault.Canceled, "run_canceled", maybe})
-	check(t, "our own deadline by gRPC", fault.FromContext(t.Context(), late(t, t.Context()), &grpcError{&grpcStatus{code: 4}}),
+	check(t, "our own deadline by gRPC", fault.FromContext(t.Context(), overdue(t, t.Context()), &grpcError{&grpcStatus{code: 4}}),
 		want{fault.OutcomeUnknown, "step_deadline", maybe})
 }
 
@@ -102,22 +102,31 @@ func TestFromSMTP(t *testing.T) {
 	malformed := want{fault.InvalidRequest, "malformed", rejected}
 	unknown := want{fault.OutcomeUnknown, "unrecognized", maybe}
 	blocked := want{fault.ContentPolicy, "message_blocked", rejected}
+	closing := want{fault.Transient, "unavailable", rejected}
+	denied := want{fault.AccessDenied, "authentication", rejected}
+	nobody := want{fault.InvalidRequest, "no_such_mailbox", rejected}
+	large := want{fault.InvalidRequest, "request_too_large", rejected}
 	rows := []struct {
 		code   int
 		status gosmtp.EnhancedCode
-		bare   want // by the code alone
+		bare   want // by the code alone, without an enhanced status
 		full   want // with the enhanced status
 	}{
-		{421, gosmtp.EnhancedCode{4, 3, 2}, transient, transient},
+		{421, gosmtp.EnhancedCode{4, 3, 2}, closing, closing},
 		{451, gosmtp.EnhancedCode{4, 0, 0}, transient, transient},
-		{454, gosmtp.EnhancedCode{4, 7, 0}, transient, transient},
+		{454, gosmtp.EnhancedCode{4, 7, 0}, want{fault.Transient, "auth_unavailable", rejected}, want{fault.Transient, "auth_unavailable", rejected}},
 		{450, gosmtp.EnhancedCode{4, 2, 1}, want{fault.Transient, "mailbox_busy", rejected}, want{fault.Transient, "mailbox_busy", rejected}},
 		{452, gosmtp.EnhancedCode{4, 5, 3}, want{fault.RateLimited, "too_many_recipients", rejected}, want{fault.RateLimited, "too_many_recipients", rejected}},
-		{535, gosmtp.EnhancedCode{5, 7, 8}, want{fault.AccessDenied, "authentication", rejected}, want{fault.AccessDenied, "authentication", rejected}},
-		{530, gosmtp.EnhancedCode{5, 7, 1}, want{fault.AccessDenied, "authentication", rejected}, want{fault.AccessDenied, "authentication", rejected}},
-		{550, gosmtp.EnhancedCode{5, 1, 1}, want{fault.InvalidRequest, "no_such_mailbox", rejected}, want{fault.InvalidRequest, "no_such_mailbox", rejected}},
-		{550, gosmtp.EnhancedCode{5, 7, 1}, want{fault.InvalidRequest, "no_such_mailbox", rejected}, blocked},
-		{552, gosmtp.EnhancedCode{5, 3, 4}, want{fault.InvalidRequest, "too_large", rejected}, want{fault.InvalidRequest, "too_large", rejected}},
+		{535, gosmtp.EnhancedCode{5, 7, 8}, denied, denied},
+		{530, gosmtp.EnhancedCode{5, 7, 1}, denied, denied},
+		{550, gosmtp.EnhancedCode{5, 1, 1}, nobody, nobody},
+		{553, gosmtp.EnhancedCode{5, 1, 3}, nobody, nobody},
+		{501, gosmtp.EnhancedCode{5, 1, 3}, malformed, nobody},
+		{550, gosmtp.EnhancedCode{5, 7, 1}, nobody, blocked},
+		{550, gosmtp.EnhancedCode{5, 7, 26}, nobody, blocked},
+		{552, gosmtp.EnhancedCode{5, 3, 4}, large, large},
+		{552, gosmtp.EnhancedCode{5, 2, 2}, large, want{fault.QuotaExhausted, "storage_full", rejected}},
+		{554, gosmtp.EnhancedCode{5, 3, 4}, malformed, large},
 		{554, gosmtp.EnhancedCode{5, 7, 1}, malformed, blocked},
 		{501, gosmtp.EnhancedCode{}, malformed, malformed},
 		{250, gosmtp.EnhancedCode{}, unknown, unknown},
@@ -125,8 +134,12 @@ func TestFromSMTP(t *testing.T) {
 	}
 	for _, row := range rows {
 		rule := fmt.Sprintf("reply %d %v", row.code, row.status)
-		check(t, rule+" from net/smtp", fault.From(fmt.Errorf("rcpt: %w", &textproto.Error{Code: row.code, Msg: "5.7.1 text"})), row.bare)
+		check(t, rule+" from net/smtp", fault.From(fmt.Errorf("rcpt: %w", &textproto.Error{Code: row.code, Msg: "text 5.7.1"})), row.bare)
 		check(t, rule+" from go-smtp", fault.From(fmt.Errorf("rcpt: %w", &gosmtp.SMTPError{Code: row.code, EnhancedCode: row.status})), row.full)
+		if row.status != (gosmtp.EnhancedCode{}) {
+			text := fmt.Sprintf("%d.%d.%d text", row.status[0], row.status[1], row.status[2])
+			check(t, rule+" from net/smtp, with an enhanced status", fault.From(&textproto.Error{Code: row.code, Msg: text}), row.full)
+		}
 		status := fmt.Sprintf("%d.%d.%d", row.status[0], row.status[1], row.status[2])
 		check(t, rule+" from go-mail", fault.From(fmt.Errorf("rcpt: %w", &mailError{row.code, status})), row.full)
 	}

@@ -14,15 +14,15 @@ func (r Reason) Error() string { return string(r) }
 
 // Reasons of class canceled, outcome maybe_executed: our own side ended the attempt.
 const (
-	// ReasonRunCanceled: the run is cancelled. Nothing to do.
+	// ReasonRunCanceled: the run is cancelled.
 	ReasonRunCanceled Reason = "run_canceled"
-	// ReasonRunDeadline: the run's own deadline passed. Give it more time, or start it earlier.
+	// ReasonRunDeadline: the run's own deadline passed.
 	ReasonRunDeadline Reason = "run_deadline"
-	// ReasonWorkerShutdown: the worker stopped. Nothing to do: the run goes on elsewhere.
+	// ReasonWorkerShutdown: the worker stopped.
 	ReasonWorkerShutdown Reason = "worker_shutdown"
-	// ReasonLeaseLost: the worker no longer holds the run. Look for a stalled process or database.
+	// ReasonLeaseLost: the worker no longer holds the run.
 	ReasonLeaseLost Reason = "lease_lost"
-	// ReasonSiblingFailed: another branch of the group failed. Look at that one.
+	// ReasonSiblingFailed: another branch of the group failed.
 	ReasonSiblingFailed Reason = "sibling_failed"
 )
 
@@ -41,238 +41,282 @@ const (
 
 // Reasons of class outcome_unknown, outcome maybe_executed: nobody knows whether the effect happened.
 const (
-	// ReasonUnrecognized: an error that nobody recognises. Wrap it in the step by what is known about it.
+	// ReasonUnrecognized: an error that nobody recognises.
 	ReasonUnrecognized Reason = "unrecognized"
-	// ReasonPanic: the step's code, or a method of its error, panicked. Fix the code.
+	// ReasonPanic: the step's code, or a method of its error, panicked.
 	ReasonPanic Reason = "panic"
-	// ReasonStepDeadline: the step's own timeout passed. Give it more time, or find out what was slow.
+	// ReasonStepDeadline: the step's own timeout passed.
 	ReasonStepDeadline Reason = "step_deadline"
-	// ReasonClientTimeout: a timer that is not the engine's ended the call. Prefer the step's timeout.
+	// ReasonClientTimeout: a timer that is not the engine's ended the call.
 	ReasonClientTimeout Reason = "client_timeout"
-	// ReasonCallCanceled: a context that is not the engine's ended the call. Look for who cancels it.
+	// ReasonCallCanceled: a context that is not the engine's ended the call.
 	ReasonCallCanceled Reason = "call_canceled"
-	// ReasonConnectionLost: the connection broke before an answer was complete. Look at the far end.
+	// ReasonConnectionLost: the connection broke before an answer was complete.
 	ReasonConnectionLost Reason = "connection_lost"
-	// ReasonResponseTruncated: an answer began and was cut. Look at the far end.
+	// ReasonResponseTruncated: an answer began and was cut.
 	ReasonResponseTruncated Reason = "response_truncated"
-	// ReasonCommitUnknown: nobody saw the answer to a COMMIT. Look whether the rows are there.
+	// ReasonResponseUnreadable: what came back is no answer: a page, half of a JSON text, or nothing in it.
+	ReasonResponseUnreadable Reason = "response_unreadable"
+	// ReasonStreamTruncated: a stream ended without the event that ends it.
+	ReasonStreamTruncated Reason = "stream_truncated"
+	// ReasonStreamReset: the far end reset the HTTP/2 stream, and did not say that it had done nothing.
+	ReasonStreamReset Reason = "stream_reset"
+	// ReasonServerCanceled: the far end says that the call was cancelled, and it was not by us.
+	ReasonServerCanceled Reason = "server_canceled"
+	// ReasonCommitUnknown: nobody saw the answer to a COMMIT.
 	ReasonCommitUnknown Reason = "commit_unknown"
-	// ReasonDataLoss: the far end reports damaged data. Look there before anything is sent again.
+	// ReasonDataLoss: the far end reports damaged data.
 	ReasonDataLoss Reason = "data_loss"
-	// ReasonWorkerLost: the worker died during the attempt. Look for a crash or an out-of-memory kill.
+	// ReasonWorkerLost: the worker died during the attempt.
 	ReasonWorkerLost Reason = "worker_lost"
+	// ReasonAdminShutdown: the database server ended the session; a COMMIT may have been under way.
+	ReasonAdminShutdown Reason = "admin_shutdown"
+	// ReasonCrashShutdown: the database server crashed; a COMMIT may have been under way.
+	ReasonCrashShutdown Reason = "crash_shutdown"
 )
 
 // Reasons of class transient, outcome not_sent: the far end was not reached.
 const (
-	// ReasonUnreachable: no connection could be made. Check that the far end is up.
+	// ReasonUnreachable: no connection could be made.
 	ReasonUnreachable Reason = "unreachable"
-	// ReasonProxyUnreachable: no connection to the proxy could be made. Check the proxy.
+	// ReasonProxyUnreachable: no connection to the proxy could be made.
 	ReasonProxyUnreachable Reason = "proxy_unreachable"
-	// ReasonDNS: the name server did not answer. Check the resolver.
+	// ReasonDNS: the name server did not answer.
 	ReasonDNS Reason = "dns_failure"
-	// ReasonUnavailable: the far end is starting up or takes no more connections. Wait.
+	// ReasonUnavailable: the far end is starting up or takes no more connections.
 	ReasonUnavailable Reason = "unavailable"
-	// ReasonNotSent: the step says that nothing was sent. See the message.
+	// ReasonNotSent: the step says that nothing was sent.
 	ReasonNotSent Reason = "not_sent"
+	// ReasonTLSHandshake: a proxy could not make a secure connection to the server behind it.
+	ReasonTLSHandshake Reason = "tls_handshake"
+	// ReasonRefusedStream: HTTP/2 guarantees that the request was not handed on.
+	ReasonRefusedStream Reason = "refused_stream"
+	// ReasonGoAway: the server was closing the HTTP/2 connection and had not taken the request.
+	ReasonGoAway Reason = "goaway"
 )
 
 // Reasons of class transient, outcome rejected: refused, and likely to be accepted later.
 const (
-	// ReasonRejected: the step says that nothing happened. See the message.
+	// ReasonRejected: the step, or the far end, says that nothing happened.
 	ReasonRejected Reason = "rejected"
-	// ReasonSerialization: concurrent transactions. Nothing to do unless it is frequent.
+	// ReasonSerialization: concurrent transactions.
 	ReasonSerialization Reason = "serialization_failure"
-	// ReasonDeadlock: concurrent transactions lock in different orders. Make the order the same.
+	// ReasonDeadlock: concurrent transactions lock in different orders.
 	ReasonDeadlock Reason = "deadlock"
-	// ReasonLocked: a lock was not given in time. Look for a long transaction.
+	// ReasonLocked: a lock was not given in time.
 	ReasonLocked Reason = "locked"
-	// ReasonStaleSnapshot: a SQLite transaction read before it wrote. Begin it with BEGIN IMMEDIATE.
+	// ReasonStaleSnapshot: a SQLite transaction read before it wrote.
 	ReasonStaleSnapshot Reason = "stale_snapshot"
-	// ReasonStatementTimeout: the database ended a statement. Raise its limit or speed the statement up.
+	// ReasonStatementTimeout: the database ended a statement.
 	ReasonStatementTimeout Reason = "statement_timeout"
-	// ReasonReadOnly: the database takes no writes now, as during a failover. Check which server is primary.
+	// ReasonReadOnly: the database takes no writes now, as during a failover.
 	ReasonReadOnly Reason = "read_only"
-	// ReasonConflict: someone else changed the same thing. Nothing to do unless it is frequent.
+	// ReasonConflict: someone else changed the same thing.
 	ReasonConflict Reason = "conflict"
-	// ReasonOverloaded: the far end lacks memory or capacity. Send less, or give it more.
+	// ReasonLockTimeout: another request holds the object.
+	ReasonLockTimeout Reason = "lock_timeout"
+	// ReasonCommitRolledBack: a COMMIT was answered by ROLLBACK.
+	ReasonCommitRolledBack Reason = "commit_rolled_back"
+	// ReasonOverloaded: the far end lacks memory or capacity.
 	ReasonOverloaded Reason = "overloaded"
-	// ReasonMailboxBusy: the mailbox cannot be written to now. Wait.
+	// ReasonTooEarly: the server does not take early data.
+	ReasonTooEarly Reason = "too_early"
+	// ReasonMisdirected: the connection leads to a server that does not answer for this host.
+	ReasonMisdirected Reason = "misdirected"
+	// ReasonClockSkew: our clock and theirs differ by too much for the signature.
+	ReasonClockSkew Reason = "clock_skew"
+	// ReasonMailboxBusy: the mailbox cannot be written to now.
 	ReasonMailboxBusy Reason = "mailbox_busy"
-	// ReasonMailRefused: the mail server refused for now. Wait.
+	// ReasonMailRefused: the mail server refused for now.
 	ReasonMailRefused Reason = "mail_refused_for_now"
+	// ReasonAuthUnavailable: the mail server cannot check credentials now.
+	ReasonAuthUnavailable Reason = "auth_unavailable"
 )
 
-// ReasonServerError says that the far end failed while at work. Class transient, outcome maybe_executed. Look
-// at the far end.
-const ReasonServerError Reason = "server_error"
-
-// ReasonAdminShutdown and ReasonCrashShutdown are class outcome_unknown, outcome maybe_executed, because
-// the error does not tell whether a COMMIT was under way.
+// Reasons of class transient, outcome maybe_executed: it may have been done in part.
 const (
-	// ReasonAdminShutdown: the database server ended the session. Wait until it is back.
-	ReasonAdminShutdown Reason = "admin_shutdown"
-	// ReasonCrashShutdown: the database server crashed. Look at its log.
-	ReasonCrashShutdown Reason = "crash_shutdown"
+	// ReasonServerError: the far end failed while at work.
+	ReasonServerError Reason = "server_error"
+	// ReasonBadGateway: a proxy got no good answer from the server behind it.
+	ReasonBadGateway Reason = "bad_gateway"
+	// ReasonUpstreamTimeout: the far end, or a proxy before it, gave up waiting while the work may go on.
+	ReasonUpstreamTimeout Reason = "upstream_timeout"
+	// ReasonModelError: the model broke off while at work.
+	ReasonModelError Reason = "model_error"
+	// ReasonModelOutput: the model ran, and what it wrote is no valid call or JSON.
+	ReasonModelOutput Reason = "model_output_invalid"
+	// ReasonKeyInUse: an earlier attempt under the same key is still at work.
+	ReasonKeyInUse Reason = "idempotency_key_in_use"
 )
 
-// Reasons of class rate_limited, outcome rejected.
+// Reasons of class rate_limited, outcome rejected: refused now, by a window that refills by itself.
 const (
-	// ReasonThrottled: the far end asks to be called later. Send less, or raise the limit there.
+	// ReasonThrottled: the far end asks to be called later.
 	ReasonThrottled Reason = "throttled"
-	// ReasonTooManyRecipients: the mail server takes no more recipients now. Use smaller batches.
+	// ReasonRequests: too many requests for the moment.
+	ReasonRequests Reason = "requests"
+	// ReasonTokens: too many tokens for the moment.
+	ReasonTokens Reason = "tokens"
+	// ReasonInputTokens: too many input tokens for the moment.
+	ReasonInputTokens Reason = "input_tokens"
+	// ReasonOutputTokens: too many output tokens for the moment.
+	ReasonOutputTokens Reason = "output_tokens"
+	// ReasonCapacity: the far end has no capacity for this model or tier now.
+	ReasonCapacity Reason = "capacity"
+	// ReasonRampTooFast: the rate of requests grew too fast.
+	ReasonRampTooFast Reason = "ramp_too_fast"
+	// ReasonInFlightBudget: what is under way already uses up the balance.
+	ReasonInFlightBudget Reason = "in_flight_budget"
+	// ReasonTooManyRecipients: the mail server takes no more recipients now.
 	ReasonTooManyRecipients Reason = "too_many_recipients"
 )
 
-// Reasons of class access_denied, outcome rejected.
+// Reasons of class access_denied, outcome rejected: identity, permission or account state refuses.
 const (
-	// ReasonAuthentication: who we are was not accepted. Check the credentials.
+	// ReasonAuthentication: who we are was not accepted.
 	ReasonAuthentication Reason = "authentication"
-	// ReasonAuthorization: we may not do this. Check the rights of the account.
+	// ReasonCredentialsExpired: a token has expired.
+	ReasonCredentialsExpired Reason = "credentials_expired"
+	// ReasonKeyRevoked: the key was revoked, or reported as leaked.
+	ReasonKeyRevoked Reason = "key_revoked"
+	// ReasonAuthorization: we may not do this.
 	ReasonAuthorization Reason = "authorization"
+	// ReasonModelNotAllowed: the account may not use this model.
+	ReasonModelNotAllowed Reason = "model_not_allowed"
+	// ReasonRegionUnsupported: the service is not offered from this region.
+	ReasonRegionUnsupported Reason = "region_unsupported"
+	// ReasonOrgDisabled: the account or organization is disabled, restricted or blocked.
+	ReasonOrgDisabled Reason = "org_disabled"
+	// ReasonServiceDisabled: the API or billing is not enabled for the project.
+	ReasonServiceDisabled Reason = "service_disabled"
+	// ReasonNetworkRule: a network rule of the far end keeps our address out.
+	ReasonNetworkRule Reason = "network_rule"
+	// ReasonEdgeBlocked: a firewall or bot check before the API refused us.
+	ReasonEdgeBlocked Reason = "edge_blocked"
+)
+
+// Reasons of class access_denied, outcome not_sent: the proxy on our own side refuses.
+const (
+	// ReasonProxyAuthentication: the proxy on our side wants credentials.
+	ReasonProxyAuthentication Reason = "proxy_authentication"
 )
 
 // Reasons of class invalid_request, outcome not_sent: what is configured cannot work.
 const (
-	// ReasonHostNotFound: the name does not exist. Check the address.
+	// ReasonHostNotFound: the name does not exist.
 	ReasonHostNotFound Reason = "host_not_found"
-	// ReasonBadAddress: the address cannot be dialled as written. Check the address.
+	// ReasonBadAddress: the address cannot be dialled as written.
 	ReasonBadAddress Reason = "bad_address"
-	// ReasonTLSCertificate: the far end's certificate was not accepted. Check name, expiry and roots.
+	// ReasonTLSCertificate: the far end's certificate was not accepted.
 	ReasonTLSCertificate Reason = "tls_certificate"
-	// ReasonWrongScheme: the port does not speak the protocol asked for. Check http against https.
+	// ReasonWrongScheme: the port does not speak the protocol asked for.
 	ReasonWrongScheme Reason = "wrong_scheme"
 )
 
 // Reasons of class invalid_request, outcome rejected: what was asked cannot be accepted.
 const (
-	// ReasonInvalidValue: a value is not acceptable. See the message.
+	// ReasonInvalidValue: a value is not acceptable.
 	ReasonInvalidValue Reason = "invalid_value"
-	// ReasonMalformed: the request cannot be read by the far end. See the message.
+	// ReasonMalformed: the request cannot be read by the far end.
 	ReasonMalformed Reason = "malformed"
-	// ReasonTooLarge: the request or value exceeds a limit. Make it smaller.
+	// ReasonParameter: a parameter, or its value, is not supported here.
+	ReasonParameter Reason = "unsupported_parameter"
+	// ReasonParameterNotAllowed: a parameter is not allowed for this account.
+	ReasonParameterNotAllowed Reason = "parameter_not_allowed"
+	// ReasonUnsupportedSchema: the output or tool schema is not supported.
+	ReasonUnsupportedSchema Reason = "unsupported_schema"
+	// ReasonContextLength: the prompt is longer than the model reads.
+	ReasonContextLength Reason = "context_length_exceeded"
+	// ReasonTooLarge: the request or value exceeds a limit.
 	ReasonTooLarge Reason = "too_large"
+	// ReasonRequestTooLarge: the request is larger than the far end ever takes.
+	ReasonRequestTooLarge Reason = "request_too_large"
 	// ReasonNotFound: what was asked for does not exist.
 	ReasonNotFound Reason = "not_found"
-	// ReasonAlreadyExists: it is there already. On a retry this is evidence that an earlier attempt worked.
+	// ReasonModelNotFound: the model or deployment does not exist.
+	ReasonModelNotFound Reason = "model_not_found"
+	// ReasonEndpointGone: the address is gone for good.
+	ReasonEndpointGone Reason = "endpoint_gone"
+	// ReasonRedirect: the far end sends us elsewhere, which a write does not follow.
+	ReasonRedirect Reason = "redirect"
+	// ReasonAlreadyExists: it is there already.
 	ReasonAlreadyExists Reason = "already_exists"
-	// ReasonUniqueViolation: a unique index refused the row. On a retry it may be our own earlier row.
+	// ReasonUniqueViolation: a unique index refused the row.
 	ReasonUniqueViolation Reason = "unique_violation"
-	// ReasonConstraint: a constraint refused the row. See the message.
+	// ReasonConstraint: a constraint refused the row.
 	ReasonConstraint Reason = "constraint"
-	// ReasonPrecondition: the far end is not in the state this needs. Fix the state first.
+	// ReasonPrecondition: the far end is not in the state this needs.
 	ReasonPrecondition Reason = "precondition_failed"
-	// ReasonUnsupported: the far end cannot do this. Check its version.
+	// ReasonUnsupported: the far end cannot do this.
 	ReasonUnsupported Reason = "unsupported_method"
-	// ReasonSchema: a table, column or function is missing. Run the migration.
+	// ReasonSchema: a table, column or function is missing.
 	ReasonSchema Reason = "schema_mismatch"
-	// ReasonStorageCorrupt: the database is damaged. Stop, and restore it.
+	// ReasonStorageCorrupt: the database is damaged.
 	ReasonStorageCorrupt Reason = "storage_corrupt"
-	// ReasonNoSuchMailbox: the address does not exist. Check the recipient.
+	// ReasonNoSuchMailbox: the address does not exist.
 	ReasonNoSuchMailbox Reason = "no_such_mailbox"
+	// ReasonIdempotencyMismatch: the same key came with other parameters.
+	ReasonIdempotencyMismatch Reason = "idempotency_mismatch"
+	// ReasonDeclined: the payment was declined.
+	ReasonDeclined Reason = "declined"
 )
 
-// Reasons of class invalid_request, outcome rejected, that the engine gives for the use of a step.
+// Reasons of class invalid_request, outcome rejected: the engine, about the use of a step.
 const (
-	// ReasonDuplicateStep: the name was used before in this run. Use Item for loops.
+	// ReasonDuplicateStep: the name was used before in this run.
 	ReasonDuplicateStep Reason = "duplicate_step"
-	// ReasonNestedStep: a step was called inside a step. Call it from the body.
+	// ReasonNestedStep: a step was called inside a step.
 	ReasonNestedStep Reason = "nested_step"
-	// ReasonForeignGoroutine: two goroutines share one branch of a run. Use Group.
+	// ReasonForeignGoroutine: two goroutines share one branch of a run.
 	ReasonForeignGoroutine Reason = "foreign_goroutine"
-	// ReasonKeyConflict: one operation key came with two inputs. Make the name say what differs.
+	// ReasonKeyConflict: one operation key came with two inputs.
 	ReasonKeyConflict Reason = "key_conflict"
 )
 
 // Reasons of class invalid_request, outcome maybe_executed: something may have been done before it came up.
 const (
-	// ReasonProtocolViolation: the far end did not understand the driver. Check driver and pooler.
+	// ReasonOutputTruncated: the model stopped at its output limit.
+	ReasonOutputTruncated Reason = "output_truncated"
+	// ReasonProtocolViolation: the far end did not understand the driver.
 	ReasonProtocolViolation Reason = "protocol_violation"
-	// ReasonNotStorable: the step's result cannot be stored as JSON. Change its type or value.
+	// ReasonNotStorable: the step's result cannot be stored as JSON.
 	ReasonNotStorable Reason = "not_storable"
-	// ReasonDecode: a stored value no longer fits its type. Bring the old type back.
+	// ReasonDecode: a stored value no longer fits its type.
 	ReasonDecode Reason = "decode"
-	// ReasonGaveUp: a person ended an uncertain step without an answer. Nothing to do.
+	// ReasonGaveUp: a person ended an uncertain step without an answer.
 	ReasonGaveUp Reason = "gave_up"
 )
 
-// Reasons of class quota_exhausted, outcome rejected.
+// Reasons of class quota_exhausted, outcome rejected: money, a long budget or storage is used up.
 const (
-	// ReasonStorageFull: a disk or a storage quota is full. Make room.
-	ReasonStorageFull Reason = "storage_full"
-	// ReasonUsageLimit: a paid or long budget is used up. Raise it, or wait for the reset.
+	// ReasonCredit: the prepaid credit is used up, or payment is due.
+	ReasonCredit Reason = "credit"
+	// ReasonSpendLimit: a spend limit that was set is reached.
+	ReasonSpendLimit Reason = "spend_limit"
+	// ReasonUsageLimit: a paid or long budget is used up.
 	ReasonUsageLimit Reason = "usage_limit"
+	// ReasonDailyQuota: the quota of the day is used up.
+	ReasonDailyQuota Reason = "daily_quota"
+	// ReasonServiceQuota: a quota of the account is reached.
+	ReasonServiceQuota Reason = "service_quota"
+	// ReasonStorageFull: a disk or a storage quota is full.
+	ReasonStorageFull Reason = "storage_full"
 )
 
-// Reasons of class content_policy, outcome rejected.
+// Reasons of class content_policy, outcome rejected: refused by a safety or policy layer.
 const (
-	// ReasonMessageBlocked: the mail server refused the message by policy. Change the message or the sender.
-	ReasonMessageBlocked Reason = "message_blocked"
-	// ReasonRefusal: a safety layer or a model refused. Change the content.
+	// ReasonInputBlocked: a safety layer refused the input.
+	ReasonInputBlocked Reason = "input_blocked"
+	// ReasonRefusal: a safety layer or a model refused.
 	ReasonRefusal Reason = "refusal"
+	// ReasonMessageBlocked: the mail server refused the message by policy.
+	ReasonMessageBlocked Reason = "message_blocked"
 )
 
-// natural returns the class and outcome that r stands for on its own, and whether r is one of the constants.
-func (r Reason) natural() (Class, Outcome, bool) {
-	switch r {
-	case ReasonRunCanceled, ReasonRunDeadline, ReasonWorkerShutdown, ReasonLeaseLost, ReasonSiblingFailed:
-		return Canceled, OutcomeMaybeExecuted, true
-	case ReasonUnrecognized, ReasonPanic, ReasonStepDeadline, ReasonClientTimeout, ReasonCallCanceled,
-		ReasonConnectionLost, ReasonResponseTruncated, ReasonCommitUnknown, ReasonDataLoss, ReasonWorkerLost,
-		ReasonAdminShutdown, ReasonCrashShutdown:
-		return OutcomeUnknown, OutcomeMaybeExecuted, true
-	case ReasonUnreachable, ReasonProxyUnreachable, ReasonDNS, ReasonUnavailable, ReasonNotSent:
-		return Transient, OutcomeNotSent, true
-	case ReasonRejected, ReasonSerialization, ReasonDeadlock, ReasonLocked, ReasonStaleSnapshot,
-		ReasonStatementTimeout, ReasonReadOnly, ReasonConflict, ReasonOverloaded, ReasonMailboxBusy, ReasonMailRefused:
-		return Transient, OutcomeRejected, true
-	case ReasonServerError:
-		return Transient, OutcomeMaybeExecuted, true
-	case ReasonThrottled, ReasonTooManyRecipients:
-		return RateLimited, OutcomeRejected, true
-	case ReasonAuthentication, ReasonAuthorization:
-		return AccessDenied, OutcomeRejected, true
-	case ReasonHostNotFound, ReasonBadAddress, ReasonTLSCertificate, ReasonWrongScheme:
-		return InvalidRequest, OutcomeNotSent, true
-	case ReasonInvalidValue, ReasonMalformed, ReasonTooLarge, ReasonNotFound, ReasonAlreadyExists,
-		ReasonUniqueViolation, ReasonConstraint, ReasonPrecondition, ReasonUnsupported, ReasonSchema,
-		ReasonStorageCorrupt, ReasonNoSuchMailbox,
-		ReasonDuplicateStep, ReasonNestedStep, ReasonForeignGoroutine, ReasonKeyConflict:
-		return InvalidRequest, OutcomeRejected, true
-	case ReasonProtocolViolation, ReasonNotStorable, ReasonDecode, ReasonGaveUp:
-		return InvalidRequest, OutcomeMaybeExecuted, true
-	case ReasonStorageFull, ReasonUsageLimit:
-		return QuotaExhausted, OutcomeRejected, true
-	case ReasonMessageBlocked, ReasonRefusal:
-		return ContentPolicy, OutcomeRejected, true
-	}
-	return OutcomeUnknown, OutcomeMaybeExecuted, false
-}
-
-// fault returns what r stands for on its own.
-func (r Reason) fault() Fault {
-	c, o, _ := r.natural()
-	return Fault{Class: c, Reason: r, Outcome: o}
-}
-
-// reason returns the constant that stands for c when nothing more is known.
-func (c Class) reason() Reason {
-	switch c {
-	case RateLimited:
-		return ReasonThrottled
-	case Transient:
-		return ReasonRejected
-	case AccessDenied:
-		return ReasonAuthorization
-	case InvalidRequest:
-		return ReasonInvalidValue
-	case QuotaExhausted:
-		return ReasonUsageLimit
-	case ContentPolicy:
-		return ReasonRefusal
-	case Canceled:
-		return ReasonRunCanceled
-	case OutcomeUnknown:
-	}
-	return ReasonUnrecognized
-}
+// Reasons of class content_policy, outcome maybe_executed: a safety layer stopped what the model wrote.
+const (
+	// ReasonOutputBlocked: a safety layer refused what the model wrote.
+	ReasonOutputBlocked Reason = "output_blocked"
+	// ReasonGuardrail: a guardrail of the account stopped the model.
+	ReasonGuardrail Reason = "guardrail"
+)

@@ -16,6 +16,7 @@ const (
 	unknownAttempts = 3               // of outcome_unknown, where a second execution does no harm
 	longestTold     = 24 * time.Hour  // a told delay beyond it fails the step
 	parkAfter       = 5 * time.Second // a wait beyond it gives the slot free
+	resamples       = 2               // of a model whose output was invalid: it may never get it right
 )
 
 // Policy bounds the attempts of one step, by number and by time. A field at zero means its default.
@@ -133,6 +134,8 @@ type Decision struct {
 // clock, no randomness, and f is not changed. Whatever it is not told counts as unsafe: a nil f is an error
 // nobody recognises, a kind outside the constants is [KindOnce].
 //
+// A fault that is final is not answered by a further attempt, whatever its class.
+//
 // A Tx fault is taken as proven undone. So the caller settles first: roll back, or after a lost answer to COMMIT
 // look whether the row is there; if it is, the step has succeeded and there is nothing to decide.
 func Decide(f *Fault, k Kind, b Budget) Decision {
@@ -173,15 +176,31 @@ func settled(f *Fault, k Kind) Fault {
 	return s
 }
 
+// hopeless returns why a fault of this sort is not answered by a further attempt, or "".
+func hopeless(f *Fault, b Budget) string {
+	switch {
+	case f.Class.Terminal():
+		return f.Class.String() + " is never tried again"
+	case f.Final:
+		return "the far end said that it is not to be sent again"
+	case f.Class == QuotaExhausted && f.Delay <= 0:
+		return "the quota is used up, and no reset is told"
+	case f.Reason == ReasonModelOutput && b.Attempt > resamples:
+		return fmt.Sprintf("the model was asked %d times", b.Attempt)
+	case f.Reason == ReasonClockSkew && b.Attempt > 1:
+		return "the clocks still differ" // a client corrects its offset by the first refusal
+	}
+	return ""
+}
+
 // spent returns why no further attempt may be made, or "".
 func spent(f *Fault, k Kind, b Budget) string {
 	unknown := f.Class == OutcomeUnknown
 	recognized := !unknown || f.recognized()
+	if why := hopeless(f, b); why != "" {
+		return why
+	}
 	switch {
-	case f.Class.Terminal():
-		return f.Class.String() + " is never tried again"
-	case f.Class == QuotaExhausted && f.Delay <= 0:
-		return "the quota is used up, and no reset is told"
 	case !recognized && k == KindTx:
 		return "an error nobody recognises in a transaction is not tried again"
 	case !recognized && b.Paid:

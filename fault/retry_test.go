@@ -151,6 +151,17 @@ func TestDecide(t *testing.T) {
 		{"quota with a told reset", told(fault.QuotaExhausted, time.Hour), rep, fault.Budget{Attempt: 1}, park, time.Hour},
 		{"quota with a late reset", told(fault.QuotaExhausted, 25*time.Hour), rep, fault.Budget{Attempt: 1}, fail, 0},
 		{"quota without", told(fault.QuotaExhausted, 0), rep, fault.Budget{Attempt: 1}, fail, 0},
+		{"a veto", &fault.Fault{Class: fault.Transient, Reason: "x", Outcome: rejected, Final: true}, rep, fault.Budget{Attempt: 1}, fail, 0},
+		{"a veto with a told delay", &fault.Fault{Class: fault.RateLimited, Reason: "x", Outcome: rejected, Delay: time.Second, Final: true}, rep, fault.Budget{Attempt: 1}, fail, 0},
+		{"a veto over a quota's reset", &fault.Fault{Class: fault.QuotaExhausted, Reason: "x", Outcome: rejected, Delay: time.Hour, Final: true}, rep, fault.Budget{Attempt: 1}, fail, 0},
+		{"a veto proves nothing", &fault.Fault{Class: fault.Transient, Reason: "x", Outcome: maybe, Final: true}, once, fault.Budget{Attempt: 1}, uncertain, 0},
+		{"our own side ended it, whatever the veto", &fault.Fault{Class: fault.Canceled, Reason: "x", Outcome: maybe, Final: true}, rep, fault.Budget{Attempt: 1}, requeue, 0},
+		{"invalid output: the second sample", fault.From(fault.ReasonModelOutput), rep, fault.Budget{Attempt: 1}, retry, 0},
+		{"invalid output: the third", fault.From(fault.ReasonModelOutput), rep, fault.Budget{Attempt: 2}, retry, 0},
+		{"invalid output: no fourth", fault.From(fault.ReasonModelOutput), rep, fault.Budget{Attempt: 3}, fail, 0},
+		{"a wrong clock is forgiven once", fault.From(fault.ReasonClockSkew), once, fault.Budget{Attempt: 1}, retry, 0},
+		{"not twice", fault.From(fault.ReasonClockSkew), once, fault.Budget{Attempt: 2}, fail, 0},
+		{"a name that does not exist is a mistake", fault.From(fault.ReasonHostNotFound), rep, fault.Budget{Attempt: 1}, fail, 0},
 		{"a negative delay is none", limited(-time.Hour), rep, fault.Budget{Attempt: 1, Jitter: 0.5}, retry, 250 * time.Millisecond},
 	}
 	for _, row := range rows {

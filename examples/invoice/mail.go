@@ -5,22 +5,20 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/wneessen/go-mail"
 
 	"github.com/pawlrun/pawl"
 	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/fault/smtpfault"
 )
 
 // Mail is what the step is asked to send. It is stored with the intent and shown in the inbox.
 type Mail struct{ From, To, Subject, Body string }
 
-// deliver sends m. What its error proves is found out by the engine: a refusal of the server says that the mail was not
-// accepted; a reply that is lost says nothing.
+// deliver sends m. Its error says what is proven: a refusal that the mail was not accepted, a reply that is lost nothing.
 func deliver(ctx context.Context, server, messageID string, m Mail) error {
 	msg := mail.NewMsg()
 	if err := cmp.Or(msg.From(m.From), msg.To(m.To)); err != nil {
@@ -30,28 +28,12 @@ func deliver(ctx context.Context, server, messageID string, m Mail) error {
 	msg.SetDate()
 	msg.Subject(m.Subject)
 	msg.SetBodyString(mail.TypeTextPlain, m.Body)
-	host, port, err := net.SplitHostPort(server)
-	if err != nil {
-		return fault.Invalid(err)
+	s := &smtpfault.Server{
+		Addr: server, Username: os.Getenv("SMTP_USER"), Password: os.Getenv("SMTP_PASSWORD"),
+		AllowPlain: true, // the own server speaks no TLS; a password is never sent without
 	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		return fault.Invalid(err)
-	}
-	opts := []mail.Option{mail.WithPort(n), mail.WithTLSPolicy(mail.TLSOpportunistic)}
-	if user := os.Getenv("SMTP_USER"); user != "" {
-		opts = append(opts, mail.WithTLSPolicy(mail.TLSMandatory), mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover),
-			mail.WithUsername(user), mail.WithPassword(os.Getenv("SMTP_PASSWORD")))
-	}
-	client, err := mail.NewClient(host, opts...)
-	if err != nil {
-		return fault.Invalid(err)
-	}
-	if err := client.DialWithContext(ctx); err != nil {
-		return err
-	}
-	defer func() { _ = client.Close() }() // a goodbye that fails changes nothing about the mail
-	return client.Send(msg)
+	_, err := s.Send(ctx, m.From, []string{m.To}, msg)
+	return err
 }
 
 // report prints how the run ended and what its attempts were.

@@ -29,6 +29,7 @@ func rules() []deptest.Rule {
 			Module:   []string{"fault", "internal/...", "!internal/sqlstore/...", "!internal/pgtest", "!internal/deptest"},
 			Others:   []string{"github.com/google/uuid"},
 		},
+		{Packages: "fault/smtpfault", Module: []string{"fault"}, Others: []string{"github.com/wneessen/go-mail/smtp"}},
 		{Packages: "fault/..."}, // nothing but the standard library
 		{
 			Packages: "internal/sqlstore/...",
@@ -79,7 +80,7 @@ func testModules() []string {
 func TestImportArrows(t *testing.T) {
 	t.Parallel()
 	tests := append(testModules(), "github.com/jackc/pgx/v5/...", "modernc.org/sqlite/...", "github.com/emersion/go-smtp",
-		"github.com/wneessen/go-mail", "github.com/google/uuid")
+		"github.com/emersion/go-sasl", "github.com/wneessen/go-mail", "github.com/google/uuid")
 	for _, line := range deptest.Arrows(module, rules(), tests, list(t)) {
 		t.Error(line)
 	}

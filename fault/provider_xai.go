@@ -1,0 +1,41 @@
+package fault
+
+// xAI tells as its code the sentence that gRPC's canonical codes have, and the message as its error.
+var xAI = provider{
+	name:      "xai",
+	aliases:   []string{"x.ai", "grok"},
+	hosts:     []string{"api.x.ai"},
+	signs:     []string{"x-xai-"},
+	requestID: []string{"X-Request-Id"},
+	model:     true,
+	like:      &openAI,
+	rules: []rule{
+		{code: "Client specified an invalid argument", text: "api key", is: ReasonAuthentication},
+		{code: "Client specified an invalid argument", text: "maximum prompt length", is: ReasonContextLength},
+		{code: "Some resource has been exhausted", text: "credits", is: ReasonCredit},
+		{code: "Some resource has been exhausted", text: "spending limit", is: ReasonSpendLimit},
+		{code: "The caller does not have permission to execute the specified operation", text: "credits", is: ReasonCredit},
+		{code: "The caller does not have permission to execute the specified operation", text: "safety check", is: ReasonInputBlocked},
+		{code: "Some requested entity was not found", text: "model", is: ReasonModelNotFound},
+		{status: 400, text: "incorrect api key", is: ReasonAuthentication},
+		{status: 400, text: "maximum prompt length", is: ReasonContextLength},
+		{status: 403, text: "content violates usage guidelines", is: ReasonInputBlocked},
+
+		{code: "Client specified an invalid argument", is: ReasonMalformed},
+		{code: "Operation was attempted past the valid range", is: ReasonMalformed},
+		{code: "The request does not have valid authentication credentials", is: ReasonAuthentication},
+		{code: "The request does not have valid authentication credentials for the operation", is: ReasonAuthentication},
+		{code: "The caller does not have permission to execute the specified operation", is: ReasonAuthorization},
+		{code: "Some requested entity was not found", is: ReasonNotFound},
+		{code: "Some entity that we attempted to create already exists", is: ReasonAlreadyExists},
+		{code: "Some resource has been exhausted", is: ReasonRequests},
+		{code: "The system is not in a state required for the operation's execution", is: ReasonPrecondition},
+		{code: "The operation was aborted", is: ReasonConflict},
+		{code: "The operation was cancelled", is: ReasonServerCanceled},
+		{code: "Deadline expired before operation could complete", is: ReasonUpstreamTimeout},
+		{code: "Operation is not implemented or not supported", is: ReasonUnsupported},
+		{code: "Internal error", is: ReasonServerError},
+		{code: "The service is currently unavailable", is: ReasonUnavailable, outcome: OutcomeRejected},
+		{code: "Unrecoverable data loss or corruption", is: ReasonDataLoss},
+	},
+}
