@@ -22,8 +22,9 @@ type stepRun struct {
 	in   []byte // sealed input
 	use  []byte // the stored input's JSON, if the callback must get that one
 	base context.Context
-	sent time.Duration // boot clock before the attempt's intent was sent
-	held fault.Outcome // worst outcome of the attempts so far, for Keyed
+	sent time.Duration  // boot clock before the attempt's intent was sent
+	http *fault.Attempt // what the running attempt sends over HTTP
+	held fault.Outcome  // worst outcome of the attempts so far, for Keyed
 }
 
 // step is the core of all verbs: it consults the journal and executes only what is not finished.
@@ -406,7 +407,7 @@ func (s *stepRun) next(prev *StepRow) *StepRow {
 		row.ProbeAfter = max(1, micro(o.probeAfter))
 	}
 	row.Ended, row.Deadline, row.NextAt = 0, 0, 0
-	row.Value, row.ValueSize, row.Fault, row.Usage, row.Inherited = nil, 0, nil, Usage{}, ""
+	row.Value, row.ValueSize, row.Fault, row.Usage, row.Sent, row.Inherited = nil, 0, nil, Usage{}, nil, ""
 	return row
 }
 
@@ -453,77 +454,6 @@ func (s *stepRun) writeIntent(row *StepRow) error {
 func lostAttempt(row *StepRow) *AttemptRow {
 	return &AttemptRow{Run: row.Run, Step: row.Name, Attempt: row.Attempt, Worker: row.Worker, Begun: row.Begun,
 		Fault: fault.Fault{Class: fault.OutcomeUnknown, Reason: fault.ReasonWorkerLost, Outcome: fault.OutcomeMaybeExecuted}}
-}
-
-// call runs the callback and returns the sealed result, or the fault as it enters the journal: the one boundary at
-// which an error is classified.
-func (s *stepRun) call(row *StepRow) (value []byte, f *fault.Fault) {
-	rep := &report{}
-	info := &StepInfo{Run: row.Run, Lineage: s.x.row.Lineage, Workflow: s.x.row.Workflow, Version: s.x.row.Version,
-		Step: row.Name, Kind: row.Kind, Key: s.key, Attempt: row.Attempt, foreign: s.c.db != nil, report: rep}
-	ctx := context.WithValue(s.base, stepKey{}, info)
-	if t := s.c.timeout(); t > 0 {
-		left := t - (s.x.w.boot() - s.sent)
-		if left <= 0 {
-			return nil, &fault.Fault{Class: fault.Transient, Reason: fault.ReasonStepDeadline, Outcome: fault.OutcomeNotSent,
-				Message: "the deadline passed before the attempt began"}
-		}
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, left, fault.ReasonStepDeadline)
-		defer cancel()
-	}
-	defer func() { row.Usage = rep.usage() }()
-	switch {
-	case s.c.db != nil:
-		return s.callForeign(ctx, row)
-	case s.c.kind == fault.KindTx:
-		return s.callTx(ctx, row)
-	}
-	at := attempt{intent: Intent{Key: s.key, Attempt: row.Attempt, Begun: micros(row.Begun)}}
-	return s.guarded(ctx, row, at)
-}
-
-// guarded calls the user's code, with a panic as its fault, and makes the result storable.
-func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value []byte, f *fault.Fault) {
-	defer func() {
-		if p := recover(); p != nil {
-			s.x.log.Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
-			value, f = nil, fault.FromPanic(p)
-		}
-	}()
-	s.x.e.hooks.Reach(hooks.EffectBegin, string(row.Run), row.Name)
-	var out any
-	var err error
-	returned, done := false, make(chan struct{})
-	go func() { // a goroutine of its own, because runtime.Goexit cannot be stopped
-		defer close(done)
-		defer func() {
-			if p := recover(); p != nil || !returned {
-				s.x.log.Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
-				err = fault.FromPanic(p)
-			}
-		}()
-		out, err = s.c.exec(ctx, at, s.use)
-		returned = true
-	}()
-	<-done
-	s.x.e.hooks.Reach(hooks.EffectDone, string(row.Run), row.Name)
-	if err != nil {
-		f := fault.FromContext(s.base, ctx, err)
-		f.Err = nil // a method of it that panics is not called again
-		return nil, f
-	}
-	json, err := encode(out)
-	if err == nil {
-		err = s.c.check(json)
-	}
-	if err == nil {
-		value, err = s.x.e.seal(json)
-	}
-	if err != nil {
-		return nil, fault.From(notStorable("the result", err))
-	}
-	return value, nil
 }
 
 // succeed hands the result to the body. It rides with the run's next write.

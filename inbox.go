@@ -355,7 +355,7 @@ func takeResult(ctx context.Context, tx Txn, en *EntryRow) error {
 	if row == nil || row.State != StepSucceeded {
 		return fmt.Errorf("step %q has no result to take: %w", en.Other, ErrConflict)
 	}
-	row.Name, row.TakenFrom, row.Usage = en.Step, en.Other, Usage{}
+	row.Name, row.TakenFrom, row.Usage, row.Sent = en.Step, en.Other, Usage{}, nil
 	return tx.InsertStep(ctx, row)
 }
 

@@ -171,7 +171,7 @@ func attemptsOf(row *StepRow, lost []AttemptRow) []AttemptInfo {
 		}
 		all = append(all, AttemptInfo{Attempt: a.Attempt, State: state, Class: a.Fault.Class, Outcome: a.Fault.Outcome, Reason: a.Fault.Reason,
 			Message: a.Fault.Message, Worker: a.Worker, Begun: micros(a.Begun), Ended: micros(a.Ended), Latency: a.Usage.Latency,
-			Wait: time.Duration(a.Wait) * time.Microsecond, Usage: a.Usage})
+			Wait: time.Duration(a.Wait) * time.Microsecond, Usage: a.Usage, Sent: a.Sent})
 	}
 	for i := range all {
 		if all[i].Attempt == row.Attempt {
@@ -183,7 +183,7 @@ func attemptsOf(row *StepRow, lost []AttemptRow) []AttemptInfo {
 	}
 	if row.State == StepSucceeded || row.State == StepInFlight || row.State == StepUncertain {
 		all = append(all, AttemptInfo{Attempt: row.Attempt, State: string(row.State), Worker: row.Worker, Begun: micros(row.Begun),
-			Ended: micros(row.Ended), Latency: row.Usage.Latency, Usage: row.Usage})
+			Ended: micros(row.Ended), Latency: row.Usage.Latency, Usage: row.Usage, Sent: row.Sent})
 	}
 	return all
 }

@@ -32,6 +32,8 @@ type Options struct {
 	// Build is the revision recorded beside the version of a run. Empty means the VCS revision of the binary, or a
 	// digest of the executable where it has none or was built from a changed tree.
 	Build string
+	// Prices are what models cost, for estimates. Nil means fault.DefaultPrices.
+	Prices *fault.Prices
 	// Namespace replaces the store's own in operation keys, so that two systems share keys or a copy does not.
 	Namespace string
 	// Hooks is for this module's own tests; a program outside it cannot make one.
@@ -57,6 +59,13 @@ func (o Options) poll() time.Duration {
 		return time.Second
 	}
 	return o.Poll
+}
+
+func (o Options) prices() *fault.Prices {
+	if o.Prices == nil {
+		return fault.DefaultPrices()
+	}
+	return o.Prices
 }
 
 func (o Options) drain() time.Duration {

@@ -100,6 +100,9 @@ type AttemptInfo struct {
 	Latency time.Duration `json:"latency_ns,omitempty"`
 	Wait    time.Duration `json:"wait_ns,omitempty"`
 	Usage   Usage         `json:"usage,omitzero"`
+
+	// Sent is what the attempt sent over HTTP, as far as the transport of package fault saw it; nil if it saw nothing.
+	Sent *fault.Evidence `json:"sent,omitempty"`
 }
 
 // Entry is an inbox entry as people see it.

@@ -49,7 +49,7 @@ func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
 	f.Err = nil
 	row.Fault = f
 	lost := &AttemptRow{Run: row.Run, Step: row.Name, Attempt: row.Attempt, Worker: row.Worker, Begun: row.Begun,
-		Fault: *f, Wait: micro(d.Wait), Usage: row.Usage}
+		Fault: *f, Wait: micro(d.Wait), Usage: row.Usage, Sent: row.Sent}
 	if f.Class == fault.OutcomeUnknown {
 		row.Unknown++
 	}
@@ -176,5 +176,9 @@ func (s *stepRun) detail(row *StepRow, reported bool) string {
 	if !reported || row.Fault == nil {
 		return ""
 	}
-	return payload.Clean(fmt.Sprintf("attempt %d of %s %q ended with %s", row.Attempt, row.Kind, row.Name, row.Fault.Error()), 1000)
+	text := fmt.Sprintf("attempt %d of %s %q ended with %s", row.Attempt, row.Kind, row.Name, row.Fault.Error())
+	if row.Sent != nil {
+		text = payload.Clean(text, 600) + ". " + row.Sent.String()
+	}
+	return payload.Clean(text, 1000)
 }

@@ -271,6 +271,7 @@ type StepRow struct {
 	Inherited RunID  // the run that made the row; "" this one
 	TakenFrom string // the row whose result a person gave to this step
 	Usage     Usage
+	Sent      *fault.Evidence // what the last attempt sent over HTTP; nil if nothing was seen
 }
 
 // AttemptRow is an attempt that ended without success. The successful one is the step's row itself.
@@ -284,6 +285,7 @@ type AttemptRow struct {
 	Fault   fault.Fault
 	Wait    int64 // microseconds until the next attempt; 0 none planned
 	Usage   Usage
+	Sent    *fault.Evidence
 }
 
 // EntryRow is an inbox entry as stored.

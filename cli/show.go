@@ -252,6 +252,9 @@ func attemptNote(a *pawl.AttemptInfo) string {
 	if id := strings.TrimSpace(a.Usage.Provider + " " + a.Usage.RequestID); id != "" {
 		notes = append(notes, id)
 	}
+	if s := a.Sent; s != nil && s.Requests+s.Replays > 1 {
+		notes = append(notes, fmt.Sprintf("%d requests", s.Requests+s.Replays))
+	}
 	return strings.Join(notes, "; ")
 }
 

@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -61,7 +60,7 @@ type services struct {
 // connect uses the given URLs, and starts a fake for each that is empty.
 func connect(modelURL, model, ticketsURL string) (s *services, stop func(), err error) {
 	s = &services{modelURL: modelURL, model: model, modelKey: os.Getenv("MODEL_API_KEY"), ticketsURL: ticketsURL,
-		http: &http.Client{Timeout: time.Minute}}
+		http: &http.Client{Timeout: time.Minute, Transport: fault.NewTransport(nil)}}
 	if modelURL != "" && ticketsURL != "" {
 		return s, func() {}, nil
 	}
@@ -80,20 +79,12 @@ func (s *services) enrich(ctx context.Context, t Ticket) (Enrichment, error) {
 		{"role": "user", "content": t.ID + ": " + t.Subject + "\n" + t.Body},
 	}}
 	var answer struct {
-		ID      string
 		Choices []struct{ Message struct{ Content string } }
-		Usage   struct {
-			In  int64 `json:"prompt_tokens"`
-			Out int64 `json:"completion_tokens"`
-		}
 	}
 	header := http.Header{"Authorization": {"Bearer " + s.modelKey}}
 	if err := s.call(ctx, http.MethodPost, s.modelURL+"/chat/completions", header, ask, &answer); err != nil {
 		return Enrichment{}, err
 	}
-	// What the attempt used stands in the journal, also if what follows fails. The price is an estimate.
-	pawl.Report(ctx, pawl.Usage{Provider: "model", Model: s.model, RequestID: answer.ID, TokensIn: answer.Usage.In,
-		TokensOut: answer.Usage.Out, CostMicros: answer.Usage.In + 4*answer.Usage.Out})
 	if len(answer.Choices) == 0 {
 		return Enrichment{}, fmt.Errorf("the model gave no answer")
 	}
@@ -104,11 +95,10 @@ func (s *services) enrich(ctx context.Context, t Ticket) (Enrichment, error) {
 	return found, nil
 }
 
-// save writes the enrichment. The service does nothing twice under one key: the step is Keyed.
-func (s *services) save(ctx context.Context, key pawl.OpKey, found Enrichment) (string, error) {
+// save writes the enrichment. The service does nothing twice under one key: the step is Keyed. The transport sends the key.
+func (s *services) save(ctx context.Context, _ pawl.OpKey, found Enrichment) (string, error) {
 	var answer struct{ Ref string }
-	header := http.Header{"Idempotency-Key": {string(key)}}
-	err := s.call(ctx, http.MethodPut, s.ticketsURL+"/tickets/"+url.PathEscape(found.Ticket)+"/enrichment", header, found, &answer)
+	err := s.call(ctx, http.MethodPut, s.ticketsURL+"/tickets/"+url.PathEscape(found.Ticket)+"/enrichment", http.Header{}, found, &answer)
 	return answer.Ref, err
 }
 
@@ -133,24 +123,9 @@ func (s *services) call(ctx context.Context, method, url string, header http.Hea
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return refusal(resp, body)
+		return fault.FromHTTP("", resp.StatusCode, resp.Header, body) // what the status and the body mean
 	}
 	return json.Unmarshal(body, out)
-}
-
-// refusal says what an HTTP status means: whether to try again, and whether the request may have been carried out.
-func refusal(resp *http.Response, body []byte) error {
-	err := fmt.Errorf("%s %s: %s: %.200s", resp.Request.Method, resp.Request.URL.Path, resp.Status, bytes.TrimSpace(body))
-	switch code := resp.StatusCode; {
-	case code == http.StatusTooManyRequests:
-		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // none told: the step's own backoff
-		return fault.RetryAfter(err, time.Duration(seconds)*time.Second)
-	case code == http.StatusUnauthorized, code == http.StatusForbidden:
-		return fault.Denied(err)
-	case code < 500:
-		return fault.Invalid(err)
-	}
-	return &fault.Fault{Reason: fault.ReasonServerError, Status: resp.StatusCode, Err: err}
 }
 
 // report prints what was saved and what the model calls cost, those of earlier runs of the lineage not included.
@@ -181,7 +156,8 @@ func report(ctx context.Context, out io.Writer, e *pawl.Engine, id pawl.RunID, s
 	for _, ticket := range tickets {
 		fmt.Fprintf(&b, "  %s is saved as %s\n", ticket, saved[ticket])
 	}
-	fmt.Fprintf(&b, "  estimated cost: $%.6f\n", float64(d.Cost.CostMicros)/1e6)
+	fmt.Fprintf(&b, "  %d tokens in, %d out; estimated cost, where the model's price is known: $%.6f\n", d.Cost.TokensIn, d.Cost.TokensOut,
+		float64(d.Cost.CostMicros)/1e6)
 	_, err = io.WriteString(out, b.String())
 	return err
 }

@@ -7,19 +7,20 @@ import (
 	"strings"
 
 	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/fault"
 )
 
 // usageColumns are shared by steps and attempts.
-const usageColumns = `provider, model, request_id, tokens_in, tokens_out, cost_micros, latency_us`
+const usageColumns = `provider, model, request_id, tokens_in, tokens_out, cost_micros, latency_us, sent`
 
-func usageDest(u *pawl.Usage) []any {
+func usageDest(u *pawl.Usage, sent **fault.Evidence) []any {
 	return []any{zero(&u.Provider), zero(&u.Model), zero(&u.RequestID), zero(&u.TokensIn), zero(&u.TokensOut),
-		zero(&u.CostMicros), scanMicros(&u.Latency)}
+		zero(&u.CostMicros), scanMicros(&u.Latency), scanSent(sent)}
 }
 
-func usageArgs(u pawl.Usage) []any {
+func usageArgs(u pawl.Usage, sent *fault.Evidence) []any {
 	return []any{said(u.Provider), said(u.Model), said(u.RequestID), num(u.TokensIn), num(u.TokensOut), num(u.CostMicros),
-		num(u.Latency.Microseconds())}
+		num(u.Latency.Microseconds()), sentText(sent)}
 }
 
 // stepState are the columns of a step that a move may change but for its payloads and usage; with run, name and kind
@@ -36,7 +37,7 @@ func stepDest(s *pawl.StepRow) []any {
 		zero(&s.Foreign), zero(&s.Worker), zero(&s.Begun), zero(&s.Ended), zero(&s.Deadline), zero(&s.Settle),
 		zero(&s.FirstIntent), zero(&s.KeyTTL), zero(&s.NextAt), zero(&s.FirstTry), zero(&s.Unknown), zero(&s.Round),
 		zero(&s.Told), zero(&s.ProbeAfter), zero(&s.NextProbe), zero(&s.Probes), zero(&s.UseStored), zero(&s.Inherited),
-		zero(&s.TakenFrom), scanFault(&s.Fault), zero(&s.InputHash), zero(&s.OtherHash)}, usageDest(&s.Usage)...),
+		zero(&s.TakenFrom), scanFault(&s.Fault), zero(&s.InputHash), zero(&s.OtherHash)}, usageDest(&s.Usage, &s.Sent)...),
 		zero(&s.ValueSize), zero(&s.Value), zero(&s.Input))
 }
 
@@ -55,7 +56,7 @@ func stepArgs(s *pawl.StepRow) ([]any, error) {
 		num(s.Begun), num(s.Ended), num(s.Deadline), num(s.Settle), num(s.FirstIntent), num(s.KeyTTL), num(s.NextAt),
 		num(s.FirstTry), num(s.Unknown), num(s.Round), num(s.Told), num(s.ProbeAfter), num(s.NextProbe), num(s.Probes),
 		truth(s.UseStored), str(s.Inherited), str(s.TakenFrom), failure, raw(s.InputHash), raw(s.OtherHash)}
-	return append(append(args, usageArgs(s.Usage)...), raw(s.Value), raw(s.Input)), nil
+	return append(append(args, usageArgs(s.Usage, s.Sent)...), raw(s.Value), raw(s.Input)), nil
 }
 
 func truth(b bool) any {
@@ -108,7 +109,7 @@ func (t *txn) OpenSteps(ctx context.Context, run pawl.RunID) ([]pawl.StepRow, er
 // A plain INSERT, never an upsert: of two writers of one step the second fails, and with it its transaction.
 const insertStep = `INSERT INTO pawl_steps (run, name, kind, ` + stepChanging + `, ` + usageColumns + `, value, input)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-	$26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39)`
+	$26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40)`
 
 // InsertStep adds a row. On PostgreSQL ErrStepExists leaves the transaction fit only for a rollback.
 func (t *txn) InsertStep(ctx context.Context, s *pawl.StepRow) error {
@@ -133,7 +134,7 @@ const moveStep = `UPDATE pawl_steps SET state = $4, attempt = $5, epoch = $6, op
 	first_try = $18, unknown = $19, round = $20, told = $21, probe_after = $22, next_probe = $23, probes = $24,
 	use_stored = $25, inherited = $26, taken_from = $27, fault = $28, input_hash = $29, other_hash = $30, provider = $31,
 	model = $32, request_id = $33, tokens_in = $34, tokens_out = $35, cost_micros = $36, latency_us = $37,
-	value = coalesce($38, value), input = coalesce($39, input)
+	sent = $38, value = coalesce($39, value), input = coalesce($40, input)
 WHERE run = $1 AND name = $2 AND attempt = $3 AND state IN (%s)`
 
 // MoveStep uses the primary key.
@@ -202,7 +203,7 @@ const attemptColumns = `run, step, attempt, worker, begun, ended, wait, ` + usag
 func scanAttempt(rows pawl.Rows) (a pawl.AttemptRow, err error) {
 	f := &a.Fault
 	dest := append([]any{&a.Run, &a.Step, &a.Attempt, zero(&a.Worker), zero(&a.Begun), zero(&a.Ended), zero(&a.Wait)},
-		usageDest(&a.Usage)...)
+		usageDest(&a.Usage, &a.Sent)...)
 	if err = rows.Scan(append(dest, scanFault(&f))...); err == nil && f != nil {
 		a.Fault = *f
 	}
@@ -210,14 +211,14 @@ func scanAttempt(rows pawl.Rows) (a pawl.AttemptRow, err error) {
 }
 
 const insertAttempt = `INSERT INTO pawl_attempts (` + attemptColumns + `)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) ON CONFLICT (run, step, attempt) DO NOTHING`
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) ON CONFLICT (run, step, attempt) DO NOTHING`
 
 // AddAttempt uses the primary key.
 func (t *txn) AddAttempt(ctx context.Context, a *pawl.AttemptRow) error {
 	failure, err := json.Marshal(a.Fault)
 	if err == nil {
 		args := append([]any{string(a.Run), a.Step, int64(a.Attempt), str(a.Worker), num(a.Begun), num(a.Ended), num(a.Wait)},
-			usageArgs(a.Usage)...)
+			usageArgs(a.Usage, a.Sent)...)
 		_, err = t.exec(ctx, insertAttempt, append(args, string(failure))...)
 	}
 	if err != nil {

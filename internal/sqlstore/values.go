@@ -80,6 +80,32 @@ func scanFault(to **fault.Fault) sql.Scanner {
 	})
 }
 
+func sentText(sent *fault.Evidence) any {
+	if sent == nil {
+		return nil
+	}
+	text, err := json.Marshal(sent)
+	if err != nil { // it is for people to look at, and no reason to lose a result
+		return nil
+	}
+	return string(text)
+}
+
+// scanSent reads what an attempt sent; one that cannot be read is left out.
+func scanSent(to **fault.Evidence) sql.Scanner {
+	return scanned(func(src any) error {
+		*to = nil
+		var text sql.Null[[]byte]
+		if err := text.Scan(src); err != nil || !text.Valid {
+			return err
+		}
+		if sent := new(fault.Evidence); json.Unmarshal(text.V, sent) == nil {
+			*to = sent
+		}
+		return nil
+	})
+}
+
 func scanKind(to *fault.Kind) sql.Scanner {
 	return scanned(func(src any) error {
 		var text sql.Null[[]byte]

@@ -96,6 +96,7 @@ CREATE TABLE pawl_steps (
 	tokens_out   BIGINT,
 	cost_micros  BIGINT,
 	latency_us   BIGINT,
+	sent         TEXT,
 	fault        TEXT,
 	input_hash   {bytes},
 	other_hash   {bytes},
@@ -120,6 +121,7 @@ CREATE TABLE pawl_attempts (
 	tokens_out  BIGINT,
 	cost_micros BIGINT,
 	latency_us  BIGINT,
+	sent        TEXT,
 	fault       TEXT    NOT NULL,
 	PRIMARY KEY (run, step, attempt)
 );

@@ -1,0 +1,132 @@
+package pawl
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/hooks"
+)
+
+// call runs the callback and returns the sealed result, or the fault as it enters the journal: the one boundary at
+// which an error is classified.
+func (s *stepRun) call(row *StepRow) (value []byte, f *fault.Fault) {
+	rep := &report{}
+	info := &StepInfo{Run: row.Run, Lineage: s.x.row.Lineage, Workflow: s.x.row.Workflow, Version: s.x.row.Version,
+		Step: row.Name, Kind: row.Kind, Key: s.key, Attempt: row.Attempt, foreign: s.c.db != nil, report: rep}
+	s.http = &fault.Attempt{Kind: row.Kind, Key: string(s.key)}
+	ctx := context.WithValue(fault.WithAttempt(s.base, s.http), stepKey{}, info)
+	if t := s.c.timeout(); t > 0 {
+		left := t - (s.x.w.boot() - s.sent)
+		if left <= 0 {
+			return nil, &fault.Fault{Class: fault.Transient, Reason: fault.ReasonStepDeadline, Outcome: fault.OutcomeNotSent,
+				Message: "the deadline passed before the attempt began"}
+		}
+		s.http.Until = time.Now().Add(left)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, left, fault.ReasonStepDeadline)
+		defer cancel()
+	}
+	defer func() { s.used(row, rep) }()
+	switch {
+	case s.c.db != nil:
+		return s.callForeign(ctx, row)
+	case s.c.kind == fault.KindTx:
+		return s.callTx(ctx, row)
+	}
+	at := attempt{intent: Intent{Key: s.key, Attempt: row.Attempt, Begun: micros(row.Begun)}}
+	return s.guarded(ctx, row, at)
+}
+
+// guarded calls the user's code, with a panic as its fault, and makes the result storable.
+func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value []byte, f *fault.Fault) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.x.log.Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
+			value, f = nil, fault.FromPanic(p)
+		}
+	}()
+	s.x.e.hooks.Reach(hooks.EffectBegin, string(row.Run), row.Name)
+	var out any
+	var err error
+	returned, done := false, make(chan struct{})
+	go func() { // a goroutine of its own, because runtime.Goexit cannot be stopped
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil || !returned {
+				s.x.log.Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
+				err = fault.FromPanic(p)
+			}
+		}()
+		out, err = s.c.exec(ctx, at, s.use)
+		returned = true
+	}()
+	<-done
+	s.x.e.hooks.Reach(hooks.EffectDone, string(row.Run), row.Name)
+	if err != nil {
+		f := s.http.Judge(fault.FromContext(s.base, ctx, err), err)
+		f.Err = nil // a method of it that panics is not called again
+		return nil, f
+	}
+	if f := s.http.Verdict(); f != nil { // the client took for a result what was none
+		return nil, f
+	}
+	json, err := encode(out)
+	if err == nil {
+		err = s.c.check(json)
+	}
+	if err == nil {
+		value, err = s.x.e.seal(json)
+	}
+	if err != nil {
+		return nil, fault.From(notStorable("the result", err))
+	}
+	return value, nil
+}
+
+// used notes on the row what the attempt sent and used, by the step's own report and by the transport.
+func (s *stepRun) used(row *StepRow, rep *report) {
+	row.Usage = rep.usage()
+	seen := s.http.Usage()
+	sends := s.http.Sends()
+	if row.Usage.Provider == "" && row.Usage.Model == "" {
+		row.Usage.Provider, row.Usage.Model = seen.Provider, seen.Model
+	}
+	row.Usage.TokensIn += seen.InputTokens
+	row.Usage.TokensOut += seen.OutputTokens
+	row.Usage.CostMicros += s.x.e.estimate(s.http)
+	row.Sent = nil
+	if len(sends) == 0 {
+		return
+	}
+	if last := sends[len(sends)-1]; row.Usage.RequestID == "" {
+		row.Usage.RequestID = last.RequestID
+	}
+	ev := s.http.Evidence()
+	row.Sent = &ev
+	if ev.Requests+ev.Replays > 1 && s.c.kind != fault.KindRepeatable {
+		s.x.log.Warn("the attempt sent more than one request: turn off the client's own retries", "step", row.Name,
+			"attempt", row.Attempt, "requests", ev.Requests, "replays", ev.Replays)
+	}
+}
+
+// manySends is where an attempt's record of its requests stops to be one by one.
+const manySends = 64
+
+// estimate is what the attempt's requests probably cost, in micro-dollars, as far as the prices are known.
+func (e *Engine) estimate(a *fault.Attempt) (micros int64) {
+	used := a.UsageByModel()
+	if sends := a.Sends(); len(sends) < manySends { // one by one, because a long prompt may cost more
+		used = used[:0]
+		for i := range sends {
+			used = append(used, sends[i].Usage)
+		}
+	}
+	for _, u := range used {
+		if cost, ok := e.o.prices().Estimate(u); ok {
+			micros += cost
+		}
+	}
+	return micros
+}
