@@ -363,14 +363,18 @@ func (s *stepRun) ready(row *StepRow) bool {
 	default:
 		return x.commit(nil, nil) == nil
 	}
-	effect := s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed || s.c.o.paid
 	// A heartbeat after a long stillness renews the lease and finds that the run is not ours any more: both count.
-	if effect && (x.hold.Err() != nil || !x.w.trusted()) {
+	if s.effect() && (x.hold.Err() != nil || !x.w.trusted()) {
 		s.neverBegan(row)
 		x.lose(ErrLeaseLost)
 		return false
 	}
 	return true
+}
+
+// effect reports whether the step does something outside that must not begin without a certain lease.
+func (s *stepRun) effect() bool {
+	return s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed || s.c.o.paid
 }
 
 // neverBegan reports, for an intent that is on record, that its effect was not begun.

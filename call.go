@@ -16,6 +16,9 @@ func (s *stepRun) call(row *StepRow) (value []byte, f *fault.Fault) {
 	info := &StepInfo{Run: row.Run, Lineage: s.x.row.Lineage, Workflow: s.x.row.Workflow, Version: s.x.row.Version,
 		Step: row.Name, Kind: row.Kind, Key: s.key, Attempt: row.Attempt, foreign: s.c.db != nil, report: rep}
 	s.http = &fault.Attempt{Kind: row.Kind, Key: string(s.key)}
+	if s.effect() {
+		s.http.Late = s.late
+	}
 	ctx := context.WithValue(fault.WithAttempt(s.base, s.http), stepKey{}, info)
 	if t := s.c.timeout(); t > 0 {
 		left := t - (s.x.w.boot() - s.sent)
@@ -83,6 +86,13 @@ func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value 
 		return nil, fault.From(notStorable("the result", err))
 	}
 	return value, nil
+}
+
+// late reports whether an effect must not begin any more: a machine that slept since the attempt began may have lost the
+// run, and timers do not count that time.
+func (s *stepRun) late() bool {
+	t := s.c.timeout()
+	return t > 0 && s.x.w.boot()-s.sent >= t || !s.x.w.trusted()
 }
 
 // used notes on the row what the attempt sent and used, by the step's own report and by the transport.

@@ -12,9 +12,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pawlrun/pawl"
 	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/hooks"
+	"github.com/pawlrun/pawl/internal/host"
 	"github.com/pawlrun/pawl/sqlite"
 )
 
@@ -30,6 +33,11 @@ type site struct {
 // visit executes a workflow of one step against handler, until the run ends or is blocked, and shows it.
 func visit(t *testing.T, handler func(s *site, w http.ResponseWriter, r *http.Request), body func(s *site, run *pawl.Run) (string, error)) *pawl.RunDetail {
 	t.Helper()
+	return visitWith(t, func(*pawl.Options) {}, handler, body)
+}
+
+func visitWith(t *testing.T, set func(*pawl.Options), handler func(s *site, w http.ResponseWriter, r *http.Request), body func(s *site, run *pawl.Run) (string, error)) *pawl.RunDetail {
+	t.Helper()
 	s := &site{t: t, client: &http.Client{Transport: fault.NewTransport(nil)}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.hits.Add(1)
@@ -44,7 +52,9 @@ func visit(t *testing.T, handler func(s *site, w http.ResponseWriter, r *http.Re
 	}
 	t.Cleanup(func() { _ = store.Close() })
 	w := pawl.Define("visit", "v1", func(run *pawl.Run, _ string) (string, error) { return body(s, run) })
-	if s.e, err = pawl.New(store, &pawl.Options{Build: "b1"}, w); err != nil {
+	o := pawl.Options{Build: "b1"}
+	set(&o)
+	if s.e, err = pawl.New(store, &o, w); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -213,5 +223,36 @@ func TestHTTPModelAnswers(t *testing.T) {
 	u := d.Steps[0].Attempts[1].Usage
 	if u.TokensIn != 1_000_000 || u.Model != "gpt-4o-2024-08-06" || u.Provider != "openai" || u.CostMicros != 2_500_000 {
 		t.Errorf("usage %+v, want a million tokens of gpt-4o at 2.50 dollars", u)
+	}
+}
+
+// A machine that sleeps between the callback's begin and its request sends nothing any more: it may have lost the run.
+func TestHTTPNothingIsSentAfterALongSleep(t *testing.T) {
+	t.Parallel()
+	var slept atomic.Bool
+	var hits int64
+	d := visitWith(t, func(o *pawl.Options) {
+		o.Hooks = &hooks.Hooks{Boot: func() time.Duration {
+			d, _ := host.BootTime()
+			if slept.Load() {
+				d += time.Hour
+			}
+			return d
+		}}
+	}, func(s *site, _ http.ResponseWriter, _ *http.Request) { hits = s.hits.Load() }, func(s *site, run *pawl.Run) (string, error) {
+		return pawl.Once(run, "send", "x", func(ctx context.Context, it pawl.Intent, in string) (string, error) {
+			if it.Attempt > 1 {
+				return "", fault.Invalid(errors.New("enough"))
+			}
+			slept.Store(true)
+			text, err := s.post(ctx, in)
+			if hits == 0 && err == nil {
+				t.Error("the request that was not sent gave no error")
+			}
+			return text, err
+		})
+	})
+	if hits != 0 || len(d.Entries) != 0 {
+		t.Errorf("%d requests arrived after the sleep, entries %v; want none", hits, d.Entries)
 	}
 }

@@ -65,7 +65,9 @@ Without it the response is given by flags. Nothing is sent, and no database is n
 			if err != nil {
 				return &failure{exitUsage, err, "see " + cmd.CommandPath() + " --help"}
 			}
-			got.provider = provider
+			if got.provider = provider; provider != "" && !fault.Known(provider) {
+				return usage(cmd, "no provider is called %q: want one of %s", provider, strings.Join(fault.Providers(), ", "))
+			}
 			return a.explain(got)
 		},
 	}

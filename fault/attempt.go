@@ -34,6 +34,10 @@ type Attempt struct {
 	Until    time.Time // no request is begun from then on; zero for no limit. Its monotonic reading counts, if it has one
 	Provider string    // who is called; "" to find out by host and headers
 
+	// Late is asked as well whether it is too late to begin a request, by clocks that Until does not have. It must be
+	// quick and safe for concurrent use, and not call the attempt. Nil never is.
+	Late func() bool
+
 	mu    sync.Mutex // guards what follows, and the sends
 	sends []*send    // oldest first
 	early totals     // of sends that are not kept any more
@@ -153,7 +157,9 @@ func (a *Attempt) admit(s *send, now time.Time) *Fault {
 // held reports whether the attempt is one write.
 func (a *Attempt) held() bool { return a.Kind == KindKeyed || a.Kind == KindOnce }
 
-func (a *Attempt) late(now time.Time) bool { return !a.Until.IsZero() && !now.Before(a.Until) }
+func (a *Attempt) late(now time.Time) bool {
+	return !a.Until.IsZero() && !now.Before(a.Until) || a.Late != nil && a.Late()
+}
 
 func lateFault() *Fault {
 	return &Fault{Class: Transient, Reason: ReasonStepDeadline, Outcome: OutcomeNotSent,
@@ -217,7 +223,7 @@ func (a *Attempt) worst() (all, before Outcome) {
 //   - What the step itself states, by a wrapper such as [Rejected] or by a [Reason], is believed of the last write.
 //
 // In a step with an effect that does not go through the transport, such an error must be told by [MaybeExecuted]
-// wherever it may be a bare context error.
+// wherever it may be a bare context error, or one that nobody recognises.
 func (a *Attempt) Judge(f *Fault, err error) *Fault {
 	if a == nil || f == nil {
 		return f

@@ -41,7 +41,7 @@ func From(err error) (f *Fault) {
 		if !strings.Contains(f.Message, w.said) {
 			f.Message += ": " + w.said
 		}
-		f.Message = redact(f.Message)
+		f.Message = redact(openURLs(f.Message, err))
 	}
 	f.clean()
 	return f

@@ -52,6 +52,19 @@ var providers = []*provider{
 	&ollama, &vLLM, &stripe, &webhook, &cdn, &generic,
 }
 
+// Providers lists the names of the providers that are known, in order, as [FromHTTP] takes them.
+func Providers() []string {
+	var names []string
+	for _, p := range providers {
+		names = append(names, p.name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Known reports whether name is one of [Providers] or another name that FromHTTP knows one of them by.
+func Known(name string) bool { return providerNamed(name) != nil }
+
 // providerNamed returns the provider of that name or alias, nil if there is none.
 func providerNamed(name string) *provider {
 	for _, p := range providers {

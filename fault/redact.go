@@ -1,6 +1,9 @@
 package fault
 
-import "strings"
+import (
+	"net/url"
+	"strings"
+)
 
 const (
 	masked    = "[redacted]"
@@ -15,7 +18,35 @@ var secretStarts = []string{
 
 // secretNames are words after which comes a secret.
 var secretNames = []string{
-	"api key provided", "api key", "api_key", "apikey", "api-key", "x-api-key", "access_token", "token provided", "authorization", "bearer", "password", "secret", "key",
+	"api key provided", "api key", "api_key", "apikey", "api-key", "x-api-key", "access_token", "token provided", "authorization", "bearer", "password", "secret",
+}
+
+// openURLs returns s, the text of err, with the address of each request in it cut down to what may be shown: without
+// query and user, and without what in a path looks like a secret.
+func openURLs(s string, err error) string {
+	left := maxNodes
+	anyNode(err, &left, func(err error) bool {
+		if x, ok := err.(*url.Error); ok && x.URL != "" {
+			s = strings.ReplaceAll(s, x.URL, openURL(x.URL))
+		}
+		return false
+	})
+	return s
+}
+
+func openURL(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return masked
+	}
+	open := openPath(u.Path)
+	if u.Host != "" {
+		open = u.Scheme + "://" + u.Host + open
+	}
+	if u.RawQuery != "" {
+		open += "?…"
+	}
+	return open
 }
 
 // redact returns s without what looks like a credential, so that a far end that repeats ours does not put it
@@ -77,7 +108,8 @@ func secretFrom(before, word string) int {
 	if from > 0 {
 		before = word[:from-1]
 	}
-	if (from > 0 || strings.ContainsAny(rest, "0123456789*")) && named(before) || random(rest) {
+	assigned := from > 0 && strings.HasSuffix(strings.ToLower(before), "key") // ?key=…; before a space it is any key
+	if assigned || (from > 0 || strings.ContainsAny(rest, "0123456789*")) && named(before) || random(rest) {
 		return from
 	}
 	return -1
