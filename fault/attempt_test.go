@@ -223,11 +223,14 @@ func TestJudgeKeepsTheAnswerThatAnSDKLost(t *testing.T) {
 		a := &fault.Attempt{Kind: row.kind, Provider: "openai"}
 		ctx := t.Context()
 		run := ctx
+		passes := func() {}
 		if row.delay > 0 {
-			ctx = deadline(t, 50*time.Millisecond)
+			late := untilPassed{ctx, make(chan struct{})}
+			ctx, passes = late, func() { close(late.passed) }
 		}
 		err := func(ctx context.Context) error {
 			_ = call(ctx, fault.NewTransport(s.Transport()), "POST", s.URL+"/v1/chat/completions", "{}")
+			passes()
 			return row.then(ctx)
 		}(fault.WithAttempt(ctx, a))
 		f := a.Judge(fault.FromContext(run, ctx, err), err)

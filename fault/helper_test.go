@@ -1,6 +1,7 @@
 package fault_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -36,3 +37,20 @@ const (
 	rejected = fault.OutcomeRejected
 	maybe    = fault.OutcomeMaybeExecuted
 )
+
+// untilPassed is a context whose deadline passes when the test says so.
+type untilPassed struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (c untilPassed) Done() <-chan struct{} { return c.passed }
+
+func (c untilPassed) Err() error {
+	select {
+	case <-c.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}

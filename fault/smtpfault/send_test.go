@@ -217,6 +217,23 @@ func (s *script) wait(verb string) {
 	}
 }
 
+// untilPassed is a context whose deadline passes when the test says so.
+type untilPassed struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (c untilPassed) Done() <-chan struct{} { return c.passed }
+
+func (c untilPassed) Err() error {
+	select {
+	case <-c.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 // The engine sees its own contexts in what Send returns, and the outcome stays what it is.
 func TestTheEnginesContexts(t *testing.T) {
 	t.Parallel()
@@ -234,7 +251,12 @@ func TestTheEnginesContexts(t *testing.T) {
 		run, lose := context.WithCancelCause(t.Context())
 		step, cancel := context.WithCancel(run)
 		if row.step {
-			step, cancel = context.WithTimeout(run, 300*time.Millisecond)
+			passed := make(chan struct{})
+			step, cancel = untilPassed{run, passed}, func() {}
+			go func() {
+				<-s.stalled
+				close(passed)
+			}()
 		} else {
 			go func() {
 				<-s.stalled

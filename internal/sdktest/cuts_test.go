@@ -118,7 +118,7 @@ func TestSDKThatSleepsThroughAToldDelay(t *testing.T) {
 		Body: `{"error":{"type":"requests","code":"rate_limit_exceeded","message":"slow down"}}`}
 	s := cuthttp.Start(t, cuthttp.HTTP1, cuthttp.Always(limited))
 	a := &fault.Attempt{Kind: fault.KindRepeatable, Provider: "openai"}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	f := run(t, ctx, a, s, 2, askOpenAI)
 	if f == nil || f.Class != fault.RateLimited || f.Outcome != rejected || f.Delay != time.Minute {
