@@ -43,6 +43,10 @@
 //
 //	return fault.Invalid(fault.Reason("sold_out"))
 //
+// For calls over HTTP give the client [fault.NewTransport], once and under any SDK: it sends the key of a Keyed step,
+// sees whether a request has left, and knows what the answers of many providers mean. Package fault/smtpfault does the
+// same for mail.
+//
 // [ErrSuspended] means that this execution of the body is over, because a step waits for its next attempt or for an
 // answer, or because the worker stops. Return it. Whatever a suspended body does further is refused and ignored.
 //

@@ -95,7 +95,9 @@ func (s *site) post(ctx context.Context, body string) (string, error) {
 	return string(text), err
 }
 
-func (s *site) once(ctx context.Context, _ pawl.Intent, in string) (string, error) { return s.post(ctx, in) }
+func (s *site) once(ctx context.Context, _ pawl.Intent, in string) (string, error) {
+	return s.post(ctx, in)
+}
 
 // A Keyed step's key goes out as the header, and what the transport saw is on the attempt.
 func TestHTTPKeyedStepSendsItsKey(t *testing.T) {

@@ -37,8 +37,8 @@
 // # What a step returns
 //
 // Most errors can be returned as they are: those of net, net/http, crypto/tls, database/sql, PostgreSQL, SQLite,
-// gRPC, mail servers and of the SDKs of model providers, AWS and Stripe are known. A step that knows more says so with a wrapper. Each keeps the error it wraps
-// for errors.Is and errors.As:
+// gRPC, mail servers, and of the SDKs of model providers, AWS and Stripe are known. A step that knows more says so
+// with a wrapper. Each keeps the error it wraps for errors.Is and errors.As:
 //
 //	fault.NotSent(err)        nothing left for the far end
 //	fault.Rejected(err)       it answered, and did not do it
@@ -51,4 +51,14 @@
 // error, so sentinels of other packages no longer match it; its Reason does:
 //
 //	errors.Is(err, fault.Reason("no_such_tool")) // before and after a restart
+//
+// # HTTP
+//
+// [NewTransport] is for the http.Client that an SDK is given. It is made once, outside of any step, and finds the
+// step's [Attempt] in each request's context; the engine puts it there. It knows how far a request came, so that a
+// broken connection proves something, or that it does not. It adds the operation key of a Keyed step, refuses what
+// would be a second effect, and notes request ids, usage and limits. Turn the SDK's own retries off: the engine
+// knows when to try again, and an SDK does not.
+//
+//	client := openai.NewClient(option.WithHTTPClient(&http.Client{Transport: fault.NewTransport(nil)}), option.WithMaxRetries(0))
 package fault

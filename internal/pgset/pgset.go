@@ -2,11 +2,11 @@
 // made for the transaction only: behind a pooler the session is somebody else's.
 package pgset
 
-const (
-	// IdleTimeout ends a transaction whose process has frozen while it held a lock that other workers wait for.
-	IdleTimeout = "60s"
+// IdleTimeout ends a transaction whose process has frozen while it held a lock that other workers wait for.
+const IdleTimeout = "60s"
 
-	// SetCommit and SetIdle are expressions for a SELECT.
+// The settings, as expressions for a SELECT, and the whole statement.
+const (
 	SetCommit = `set_config('synchronous_commit', 'on', true)`
 	SetIdle   = `set_config('idle_in_transaction_session_timeout', '` + IdleTimeout + `', true)`
 
