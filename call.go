@@ -103,9 +103,12 @@ func (s *stepRun) used(row *StepRow, rep *report) {
 	if row.Usage.Provider == "" && row.Usage.Model == "" {
 		row.Usage.Provider, row.Usage.Model = seen.Provider, seen.Model
 	}
-	row.Usage.TokensIn += seen.InputTokens
-	row.Usage.TokensOut += seen.OutputTokens
-	row.Usage.CostMicros += s.x.e.estimate(s.http)
+	if row.Usage.TokensIn+row.Usage.TokensOut == 0 {
+		row.Usage.TokensIn, row.Usage.TokensOut = seen.InputTokens, seen.OutputTokens
+	}
+	if row.Usage.CostMicros == 0 {
+		row.Usage.CostMicros = s.x.e.estimate(s.http)
+	}
 	row.Sent = nil
 	if len(sends) == 0 {
 		return

@@ -192,7 +192,8 @@ func StepOf(ctx context.Context) (StepInfo, bool) {
 }
 
 // Report adds to what is known about the running attempt's cost and ids, where nobody else can read them. Texts replace
-// what was reported before, numbers are added. Outside a step it does nothing. It is safe for concurrent use.
+// what was reported before, numbers are added. What the transport of package fault saw counts only where nothing was
+// reported. Outside a step it does nothing. It is safe for concurrent use.
 func Report(ctx context.Context, u Usage) {
 	if s, ok := ctx.Value(stepKey{}).(*StepInfo); ok && s.report != nil {
 		s.report.add(u)
