@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -252,10 +253,10 @@ func TestTxIsFencedLast(t *testing.T) {
 func TestLongTransactionsKeepTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		const runs = 12
-		claims := 0
+		var claims atomic.Int64
 		b.hooks.At = func(p hooks.Point, _, _ string) {
 			if p == hooks.Claimed {
-				claims++
+				claims.Add(1)
 			}
 		}
 		w := pawl.Define("books", "v1", func(run *pawl.Run, in int) (int, error) {
@@ -282,8 +283,8 @@ func TestLongTransactionsKeepTheLease(t *testing.T) {
 			}
 		}
 		stop()
-		if n := b.count("book"); n != runs || claims != runs {
-			t.Errorf("%d transactions in %d claims, want %d in %d: the lease was lost meanwhile", n, claims, runs, runs)
+		if n := b.count("book"); n != runs || claims.Load() != runs {
+			t.Errorf("%d transactions in %d claims, want %d in %d: the lease was lost meanwhile", n, claims.Load(), runs, runs)
 		}
 	})
 }
