@@ -110,7 +110,7 @@ func parseAnswer(text []byte) (got answer, err error) {
 		word, rest, _ := strings.Cut(line, " ")
 		code, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
 		status, err := strconv.Atoi(code)
-		if !strings.HasPrefix(word, "HTTP/") || err != nil {
+		if !strings.HasPrefix(word, "HTTP/") || err != nil || status < 100 || status > 999 {
 			return answer{}, errors.New(`it does not begin with a status line such as "HTTP/1.1 429 Too Many Requests"`)
 		}
 		header, err := head.ReadMIMEHeader()
@@ -121,7 +121,8 @@ func parseAnswer(text []byte) (got answer, err error) {
 		if err != nil {
 			return answer{}, err
 		}
-		if !bytes.HasPrefix(body, []byte("HTTP/")) {
+		more := status < 200 || status >= 300 && status < 400 || status == http.StatusOK && len(header) == 0 // a proxy's consent
+		if !more || !bytes.HasPrefix(body, []byte("HTTP/")) {
 			return answer{status: status, header: http.Header(header), body: body}, nil
 		}
 		text = body

@@ -203,10 +203,15 @@ func (t *totals) count(s *send) {
 // worst returns the worst outcome of all writes, and of all but the last. It is zero if there were none.
 func (a *Attempt) worst() (all, before Outcome) {
 	all = a.early.worst
-	for _, s := range a.sends {
-		if s.write {
-			before, all = all, max(all, s.outcome())
+	for i, s := range a.sends {
+		if !s.write {
+			continue
 		}
+		o := s.outcome()
+		if i+1 < len(a.sends) && s.seen.Status > 300 && s.seen.Status < 304 {
+			o = OutcomeMaybeExecuted // a redirect that was followed is how a form says that it is done
+		}
+		before, all = all, max(all, o)
 	}
 	return all, before
 }
@@ -220,7 +225,8 @@ func (a *Attempt) worst() (all, before Outcome) {
 //   - Where the last answer was a failure, and err is about it or says nothing of its own, class, reason and delay
 //     are those of the answer. So an SDK that sleeps through a told delay until the step's deadline, or that cannot
 //     read an error's body, hides nothing.
-//   - What the step itself states, by a wrapper such as [Rejected] or by a [Reason], is believed of the last write.
+//   - What the step itself states, by a wrapper such as [Rejected] or by a [Reason], is believed of the last write, if
+//     that was the last request.
 //
 // In a step with an effect that does not go through the transport, such an error must be told by [MaybeExecuted]
 // wherever it may be a bare context error, or one that nobody recognises.
@@ -234,7 +240,9 @@ func (a *Attempt) Judge(f *Fault, err error) *Fault {
 	}
 	j := *f
 	if k.stated(err) {
-		j.Outcome = max(j.Outcome, k.before)
+		if j.Outcome = max(j.Outcome, k.before); !k.write || j.Outcome == OutcomeNotSent {
+			j.Outcome = max(j.Outcome, k.worst) // it speaks of something else
+		}
 		return &j
 	}
 	if k.concerns(f, err) {
@@ -302,8 +310,9 @@ func (k *knowledge) stated(err error) bool {
 		if f, ok := err.(*Fault); ok {
 			return f != nil && !slices.Contains(k.ours, f)
 		}
-		_, ok := err.(Reason)
-		return ok
+		r, ok := err.(Reason)
+		class, _, _ := r.natural()
+		return ok && r != ReasonStepDeadline && class != Canceled // those are causes of contexts, not the step's words
 	})
 }
 
@@ -353,6 +362,9 @@ func (f *Fault) learn(k *knowledge) {
 	known := k.fault
 	if known == nil || f.Class == Canceled || !k.told && f.Reason != ReasonUnrecognized {
 		return
+	}
+	if f.Class.hopeless() && f.Status > 0 && f.Status == k.last.Status && !known.Class.hopeless() {
+		return // an SDK that has read the body knows more than the status tells
 	}
 	f.Class, f.Reason, f.Delay, f.Final = known.Class, known.Reason, known.Delay, known.Final
 	if f.Message != known.Message && known.Message != "" {

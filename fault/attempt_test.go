@@ -314,7 +314,7 @@ func TestVerdictOnAnswersThatAreNone(t *testing.T) {
 	} {
 		s := cuthttp.Start(t, cuthttp.HTTP1, cuthttp.Always(row.reply))
 		a := &fault.Attempt{Kind: fault.KindOnce, Provider: row.provider}
-		_ = call(fault.WithAttempt(t.Context(), a), fault.NewTransport(s.Transport()), "POST", s.URL, "{}")
+		_ = call(fault.WithAttempt(t.Context(), a), fault.NewTransport(s.Transport()), "POST", s.URL+"/v1/chat/completions", `{"model":"m"}`)
 		f := a.Verdict()
 		if got(f).class != row.want {
 			t.Errorf("rule broken: %s\n got %v\nwant %v", row.rule, f, row.want)

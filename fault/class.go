@@ -67,6 +67,9 @@ func (c Class) Terminal() bool {
 	return c == AccessDenied || c == InvalidRequest || c == ContentPolicy
 }
 
+// hopeless reports whether trying again soon is of no use.
+func (c Class) hopeless() bool { return c.Terminal() || c == QuotaExhausted }
+
 func (c Class) valid() bool { return c >= RateLimited && c <= Canceled }
 
 // ClassOf returns the class that [From] finds in err. It never fails and never panics: 0 for nil,

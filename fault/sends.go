@@ -2,6 +2,7 @@ package fault
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"maps"
 	"net"
 	"net/http"
@@ -89,6 +90,7 @@ type send struct {
 	// Set before it is shared.
 	plain      bool   // there is nothing but net/http's own transport between us and the wire
 	clear      bool   // plain, and unencrypted connections speak HTTP/1
+	usual      bool   // its scheme is one that net/http speaks by itself
 	write      bool   // may have an effect, by its method
 	replayable bool   // net/http sends it again even if something was written
 	keyIn      string // header in which we add the operation key; "" for none
@@ -182,13 +184,16 @@ func (s *send) outcome() Outcome {
 			o = f.Outcome
 		}
 	case s.err == nil: // under way
-	case s.conns == 0 && (s.announced || s.plain), s.conns > 0 && !s.leg.headers && s.leg.http1:
+	case s.conns == 0 && (s.announced || s.plain && s.usual), s.conns > 0 && !s.leg.headers && s.leg.http1:
 		o = OutcomeNotSent
 	default: // the error speaks for itself: it is a refused stream, or there is no httptrace below us
-		o = From(s.err).Outcome
+		o = From(s.failure()).Outcome
 	}
 	return max(o, s.before)
 }
+
+// failure is the error of the round trip. That it comes out of one says something.
+func (s *send) failure() error { return &url.Error{Op: s.seen.Method, URL: s.seen.Host, Err: s.err} }
 
 // fault returns what went wrong with the request, nil if nothing did or it is under way.
 func (s *send) fault() *Fault {
@@ -196,7 +201,7 @@ func (s *send) fault() *Fault {
 	case s.stop != nil:
 		return s.stop
 	case s.err != nil:
-		err := error(&url.Error{Op: s.seen.Method, URL: s.seen.Host, Err: s.err}) // that it comes out of a round trip says something
+		err := s.failure()
 		f := From(err)
 		if s.conns == 0 && s.announced {
 			f = unsent(err)
@@ -248,19 +253,32 @@ func (s *send) judgeSuccess() *Fault {
 		}
 	case s.provider.model && s.readable():
 		body, _ := s.body.whole()
-		if f := FromHTTP(s.provider.name, s.seen.Status, s.header, body); f != nil && (f.Class == OutcomeUnknown || failedIn("", body)) {
+		f := FromHTTP(s.provider.name, s.seen.Status, s.header, body)
+		nothing := f != nil && f.Reason == ReasonResponseUnreadable
+		if f != nil && failedIn("", body) || nothing && (!json.Valid(body) || s.generates()) {
 			return f
 		}
 	}
 	return nil
 }
 
+// generates reports whether the request asked a model for something, so that an answer without a result is none.
+func (s *send) generates() bool {
+	if !s.write || s.seen.Usage.Model == "" {
+		return false
+	}
+	path := strings.ToLower(s.seen.Path)
+	return slices.ContainsFunc([]string{"/completions", "/messages", "/responses", "generatecontent", "/converse", "/converse-stream",
+		"/invoke", "/chat", "/generate"}, func(end string) bool { return strings.HasSuffix(path, end) })
+}
+
 // readable reports whether all of the answer's body is there, and is of a kind that can be judged.
 func (s *send) readable() bool {
 	_, whole := s.body.whole()
-	kind := s.header.Get("Content-Type")
-	return whole && s.seen.Phase == PhaseDone && !s.coded && s.seen.Method != http.MethodHead &&
-		(strings.Contains(kind, "json") || strings.Contains(kind, "html"))
+	kind, _, _ := strings.Cut(strings.ToLower(s.header.Get("Content-Type")), ";")
+	kind = strings.TrimSpace(kind)
+	one := kind == "application/json" || strings.HasSuffix(kind, "+json") && !strings.HasSuffix(kind, "stream+json") || kind == "text/html"
+	return whole && s.seen.Phase == PhaseDone && !s.coded && s.seen.Method != http.MethodHead && one
 }
 
 // end notes that nothing more will come.
@@ -342,7 +360,7 @@ func (s *send) answered(r *http.Response) {
 func (s *send) saw(p []byte) {
 	s.seen.ReadBytes += int64(len(p))
 	switch {
-	case s.coded || s.over:
+	case s.coded && s.seen.Status < http.StatusBadRequest || s.over:
 	case s.stream != nil:
 		s.stream.write(p)
 	default:

@@ -93,7 +93,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func (t *transport) newSend(a *Attempt, req *http.Request) *send {
-	s := &send{a: a, plain: t.plain, clear: t.clear}
+	s := &send{a: a, plain: t.plain, clear: t.clear, usual: req.URL.Scheme == "http" || req.URL.Scheme == "https"}
 	if s.provider = providerFor(a.Provider, nil); a.Provider == "" {
 		s.provider = providerOf(req.URL.Host, req.URL.Path, nil)
 	}
@@ -145,13 +145,18 @@ func (s *send) keyHeader(h http.Header) string {
 	return name
 }
 
-// openPath returns a path without what in it may be a secret, as in the addresses of some webhooks and bots: of a long
-// segment of mixed letters and digits it keeps the beginning.
+// openPath returns a path without what in it may be a secret, as in the addresses of some webhooks and bots: of a segment
+// that is long and of both cases or all hexadecimal, or has an address in it, it keeps the beginning.
 func openPath(path string) string {
 	segments := strings.Split(cleanText(path, 10*maxWord), "/")
 	for i, s := range segments {
-		if len(s) >= 20 && strings.ContainsAny(s, "0123456789") && strings.ToLower(s) != s && strings.ToUpper(s) != s {
+		mixed := len(s) >= 20 && strings.ToLower(s) != s && strings.ToUpper(s) != s && !strings.ContainsAny(s, " ")
+		hex := len(s) >= 32 && strings.Trim(strings.ToLower(s), "0123456789abcdef") == ""
+		switch {
+		case mixed, hex:
 			segments[i] = cleanText(s, 6) + "…"
+		case strings.Contains(s, "@"):
+			segments[i] = cleanText(s, 1) + "…"
 		}
 	}
 	return strings.Join(segments, "/")
@@ -181,6 +186,11 @@ func (t *transport) outgoing(s *send, req *http.Request) *http.Request {
 	}
 	if req.Body == nil || req.Body == http.NoBody {
 		return req
+	}
+	if req.GetBody != nil { // which may have been read ahead, and may share its position with Body
+		if fresh, err := req.GetBody(); err == nil {
+			req.Body = &renewed{fresh, req.Body}
+		}
 	}
 	req.Body = s.watch(req.Body)
 	switch again := req.GetBody; {

@@ -40,6 +40,18 @@ func newFingerprint(req *http.Request) fingerprint {
 
 func (p fingerprint) equal(o fingerprint) bool { return p.known && o.known && p.sum == o.sum }
 
+// renewed is a body that was had again in place of another one, which it closes too.
+type renewed struct {
+	io.ReadCloser
+	old io.Closer
+}
+
+func (r *renewed) Close() error {
+	err := r.ReadCloser.Close()
+	_ = r.old.Close() // often the same one
+	return err
+}
+
 // watched is the body of a request on its way out.
 type watched struct {
 	io.ReadCloser

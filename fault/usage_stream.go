@@ -111,6 +111,9 @@ func (s *streamTap) dispatch() {
 		s.usage.reach(usageOf(&s.data))
 	}
 	s.course.event(s.name, data)
+	if !whole { // its end, which was not looked at, may have said that it was the last
+		s.course.ended = true
+	}
 	if s.course.fault != nil && !failedIn(s.name, data) { // a model that says why it stopped has answered
 		s.course.fault, s.course.model, s.course.ended = nil, true, true
 	}
