@@ -363,8 +363,9 @@ func (f *Fault) learn(k *knowledge) {
 	if known == nil || f.Class == Canceled || !k.told && f.Reason != ReasonUnrecognized {
 		return
 	}
-	if f.Class.hopeless() && f.Status > 0 && f.Status == k.last.Status && !known.Class.hopeless() {
-		return // an SDK that has read the body knows more than the status tells
+	if f.Class.hopeless() && f.Status >= http.StatusBadRequest && f.Status == k.last.Status && !known.Class.hopeless() &&
+		known.Class == FromHTTP(generic.name, f.Status, nil, nil).Class {
+		return // an SDK that has read the body knows more than the status tells, which is all that we know
 	}
 	f.Class, f.Reason, f.Delay, f.Final = known.Class, known.Reason, known.Delay, known.Final
 	if f.Message != known.Message && known.Message != "" {
