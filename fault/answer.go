@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"io"
+	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -25,6 +26,9 @@ type answer struct {
 	quota     string // names of the quotas that are used up
 	param     string
 	message   string
+	word      string // all that an error says, where it is one text
+	exception string // the last member of the body whose name ends in Exception
+	members   int    // of the body
 	folded    string // the beginning of message, in lower case
 	requestID string
 	retryIn   string // RetryInfo
@@ -51,6 +55,7 @@ type answer struct {
 	cut       bool // and that end is ours: the rest was not looked at
 	empty     bool
 	lines     bool // the body may be JSON line by line: it is called something else than JSON
+	several   bool // and it is: a file of records, whose errors are theirs
 }
 
 // slot puts a value of a body where it belongs in an [answer].
@@ -79,16 +84,28 @@ var (
 	toFinish    = textTo(func(a *answer) *string { return &a.finish })
 )
 
-// toCode takes a code. One that is an HTTP status is the status.
+// toCode takes a code. One that is an HTTP status is the status, unless that would make of a refusal what it is not.
 func toCode(a *answer, v value) {
 	code := v.text()
 	if n, err := strconv.Atoi(code); err != nil {
 		first(&a.code, awsCode(code))
 	} else if n >= 400 && n <= 599 && a.status == a.http {
-		a.status = n
+		if !a.settled(n) {
+			a.status = n
+		}
 	} else if n < 100 || n > 599 {
 		first(&a.code, code)
 	}
+}
+
+// settled reports whether a number in the body cannot replace the status: none does where identity or money refused,
+// and none turns a refusal into a failure.
+func (a *answer) settled(n int) bool {
+	switch a.http {
+	case http.StatusUnauthorized, http.StatusPaymentRequired, http.StatusForbidden, http.StatusProxyAuthRequired:
+		return true
+	}
+	return a.http >= 400 && a.http < 500 && n >= 500
 }
 
 func toKind(a *answer, v value) {
@@ -137,11 +154,45 @@ func toDone(a *answer, v value) { a.done, a.dialect = v.kind == 't', true }
 
 func toDialect(a *answer, _ value) { a.dialect = true }
 
-// toError takes what an API keeps for errors: an object, a text, or just true. Null and false are none.
+// toError takes what an API keeps for errors: a text, or just true. Null and false are none; of an object counts what is
+// in it.
 func toError(a *answer, v value) {
-	a.failed = a.failed || v.kind == '{' || v.kind == 't' || v.kind == '"' && len(v.raw) > 0
+	a.failed = a.failed || v.kind == 't' || v.kind == '"' && len(v.raw) > 0
 	if v.kind == '"' {
+		first(&a.word, v.text())
 		toMessage(a, v)
+	}
+}
+
+// inError reports whether a path leads into what an API keeps for errors.
+func inError(path []byte) bool {
+	for _, outer := range []string{"", "response.", "choices[]."} {
+		if in, ok := bytes.CutPrefix(path, []byte(outer+"error")); ok && len(in) > 0 && (in[0] == '.' || in[0] == '[') {
+			return true
+		}
+	}
+	return false
+}
+
+// says reports whether a value is a scalar that says something: not null, false, zero or "".
+func (v value) says() bool {
+	switch v.kind {
+	case '"', '0':
+		return len(v.raw) > 0 && string(v.raw) != "0"
+	}
+	return v.kind == 't'
+}
+
+// toSeconds and toNanos take the two parts of a duration that is an object.
+func toSeconds(a *answer, v value) {
+	if text := v.text(); text != "" && (a.retryIn == "" || strings.Trim(a.retryIn, "0123456789") == "ns") {
+		a.retryIn = text + "s" + a.retryIn
+	}
+}
+
+func toNanos(a *answer, v value) {
+	if text := v.text(); text != "" && !strings.HasSuffix(a.retryIn, "ns") {
+		a.retryIn += text + "ns"
 	}
 }
 
@@ -172,6 +223,8 @@ var slots = map[string]slot{
 	"request_id": toRequestID, "requestId": toRequestID, "RequestId": toRequestID, "x_groq.id": toRequestID,
 
 	"error.details[].retryDelay":               toRetryIn,
+	"error.details[].retryDelay.seconds":       toSeconds,
+	"error.details[].retryDelay.nanos":         toNanos,
 	"error.metadata.headers.X-RateLimit-Reset": toReset,
 	"error.metadata.raw":                       toRaw,
 	"error.metadata.provider_name":             toFrom,
@@ -197,6 +250,20 @@ var slots = map[string]slot{
 	"choices": toDialect, "candidates": toDialect,
 }
 
+var byteOrderMark = []byte("\xef\xbb\xbf")
+
+// isJSON reports whether a content type is that of one JSON text, and not of lines of them.
+func isJSON(contentType string) bool {
+	kind, _, _ := mime.ParseMediaType(contentType)
+	switch kind {
+	case "application/json", "text/json":
+		return true
+	case "application/stream+json":
+		return false
+	}
+	return strings.HasSuffix(kind, "+json")
+}
+
 // readAnswer brings a response into one form. The body may be anything, of any length.
 func readAnswer(status int, h http.Header, body []byte) *answer {
 	a := &answer{status: status, http: status, header: h, whole: true}
@@ -206,7 +273,7 @@ func readAnswer(status int, h http.Header, body []byte) *answer {
 		body, a.cut = body[:maxBody], true
 	}
 	kind := h.Get("Content-Type")
-	if body = bytes.TrimSpace(bytes.TrimPrefix(a.unzip(body), []byte("\xef\xbb\xbf"))); len(body) > 0 {
+	if body = bytes.TrimSpace(bytes.TrimPrefix(a.unzip(body), byteOrderMark)); len(body) > 0 {
 		a.read(kind, body)
 	} else {
 		a.empty = true
@@ -220,14 +287,17 @@ func readAnswer(status int, h http.Header, body []byte) *answer {
 func (a *answer) read(kind string, body []byte) {
 	switch {
 	case body[0] == '{' || body[0] == '[':
-		a.json, a.lines = true, kind != "" && !strings.Contains(kind, "json")
+		a.json, a.lines = true, kind != "" && !isJSON(kind)
 		a.readJSON(body)
+		if line, rest, _ := bytes.Cut(body, []byte("\n")); a.lines && !a.whole && len(rest) > 0 {
+			a.several = scanJSON(bytes.TrimSpace(line), func([]byte, value) {})
+		}
 	case body[0] == '<':
 		a.readMarkup(body)
 	case a.http >= 400 && (bytes.HasPrefix(body, []byte("data:")) || bytes.HasPrefix(body, []byte("event:"))):
 		a.readEvents(body)
 	default:
-		a.json = a.http < 300 && strings.Contains(kind, "json")
+		a.json = a.http < 300 && isJSON(kind)
 		a.whole = !a.json || scanJSON(body, func([]byte, value) {})
 		a.message = firstLine(body)
 	}
@@ -261,14 +331,24 @@ func (a *answer) readMarkup(body []byte) {
 	}
 }
 
-// element returns what stands in the first element of that name.
+// element returns what stands in the first element of that name, with attributes or without.
 func element(text, name string) string {
-	_, text, ok := strings.Cut(text, "<"+name+">")
-	if !ok {
-		return ""
+	for {
+		_, after, ok := strings.Cut(text, "<"+name)
+		if !ok {
+			return ""
+		}
+		text = after
+		attributes, inside, ok := strings.Cut(text, ">")
+		if !ok {
+			return ""
+		}
+		if attributes != "" && strings.IndexByte(" \t\r\n", attributes[0]) < 0 {
+			continue // a longer name
+		}
+		inside, _, _ = strings.Cut(inside, "</"+name+">")
+		return inside
 	}
-	text, _, _ = strings.Cut(text, "</"+name+">")
-	return text
 }
 
 // unzip returns the beginning of a body that net/http was not to unzip, and the body itself where the header lies.
@@ -294,9 +374,20 @@ func (a *answer) unzip(body []byte) []byte {
 func (a *answer) see(path []byte, v value) {
 	put, known := slots[string(path)]
 	a.structure = a.structure || known
+	if v.says() && inError(path) {
+		a.failed = true
+	}
+	if len(path) > 0 && bytes.IndexByte(path, '.') < 0 && path[len(path)-1] != ']' {
+		a.members++
+		if v.kind == '{' && bytes.HasSuffix(path, []byte("Exception")) {
+			a.exception = string(path)
+		}
+	}
 	switch {
 	case put != nil:
 		put(a, v)
+	case a.exception != "" && len(path) == len(a.exception)+len(".message") && string(path) == a.exception+".message":
+		toMessage(a, v)
 	case !known && len(path) > 0 && v.kind != 'n':
 		a.substance = true
 	}

@@ -17,12 +17,12 @@ const year = 366 * 24 * time.Hour
 
 // delay returns how long the answer asks to wait, 0 if it does not. First what is told in so many words, then
 // when the limit that is used up refills, then the message. A quota's end is told by a reset alone: its
-// Retry-After is the rate limiter's habit.
+// Retry-After is the rate limiter's habit. A zero tells nothing: whoever says more is believed.
 func (p *provider) delay(a *answer, f *Fault) time.Duration {
 	date := headerDate(a.header)
 	switch f.Class {
 	case QuotaExhausted:
-		if d, ok := parseReset(a.reset, date); ok {
+		if d, _ := parseReset(a.reset, date); d > 0 {
 			return d
 		}
 		d, _ := dateInText(a.message, date)
@@ -31,14 +31,14 @@ func (p *provider) delay(a *answer, f *Fault) time.Duration {
 	default:
 		return 0
 	}
-	if d, ok := toldDelay(a, date); ok {
+	if d := toldDelay(a, date); d > 0 {
 		return d
 	}
 	if f.Class == RateLimited {
-		if d, ok := parseReset(a.reset, date); ok {
+		if d, _ := parseReset(a.reset, date); d > 0 {
 			return d
 		}
-		if d, ok := p.refill(a.header, f.Reason, date); ok {
+		if d := p.refill(a.header, f.Reason, date); d > 0 {
 			return d
 		}
 	}
@@ -49,37 +49,60 @@ func (p *provider) delay(a *answer, f *Fault) time.Duration {
 	return 0
 }
 
-// toldDelay reads what an answer says for this very purpose.
-func toldDelay(a *answer, date time.Time) (time.Duration, bool) {
+// toldDelay reads what an answer says for this very purpose, 0 if nothing.
+func toldDelay(a *answer, date time.Time) time.Duration {
 	for _, ms := range a.header.Values("Retry-After-Ms") {
-		if d, ok := parseNumber(ms, time.Millisecond); ok {
-			return d, true
+		if d, _ := parseNumber(ms, time.Millisecond); d > 0 {
+			return d
 		}
 	}
 	for _, after := range a.header.Values("Retry-After") {
-		if d, ok := parseRetryAfter(after, date); ok {
-			return d, true
+		if d, _ := parseRetryAfter(after, date); d > 0 {
+			return d
 		}
 	}
-	if d, ok := parseSpan(a.retryIn); ok {
-		return d, true
+	if d, _ := parseSpan(a.retryIn); d > 0 {
+		return d
 	}
-	d, ok, _ := pushback(a.header.Values("Grpc-Retry-Pushback-Ms"))
-	return d, ok
+	d, _, _ := pushback(a.header.Values("Grpc-Retry-Pushback-Ms"))
+	return d
+}
+
+// namesTime reports whether an answer names a time for this very purpose, be it none or one that cannot be measured from
+// here.
+func namesTime(a *answer) bool {
+	for _, ms := range a.header.Values("Retry-After-Ms") {
+		if _, ok := parseNumber(ms, time.Millisecond); ok {
+			return true
+		}
+	}
+	for _, after := range a.header.Values("Retry-After") {
+		if _, ok := parseRetryAfter(after, time.Time{}); ok {
+			return true
+		}
+		if _, err := http.ParseTime(strings.TrimSpace(after)); err == nil {
+			return true
+		}
+	}
+	if _, ok := parseSpan(a.retryIn); ok {
+		return true
+	}
+	_, told, _ := pushback(a.header.Values("Grpc-Retry-Pushback-Ms"))
+	return told
 }
 
 // refill returns when the limit that is used up refills: the latest, if several are.
-func (p *provider) refill(h http.Header, reason Reason, date time.Time) (longest time.Duration, found bool) {
+func (p *provider) refill(h http.Header, reason Reason, date time.Time) (longest time.Duration) {
 	for _, l := range p.allLimits() {
 		left := h.Get(l.remaining)
 		if !usedUp(left) && (left != "" || l.reason != reason) {
 			continue // "-1" stands for no such limit
 		}
 		if d, ok := parseReset(h.Get(l.reset), date); ok {
-			longest, found = max(longest, d), true
+			longest = max(longest, d)
 		}
 	}
-	return longest, found
+	return longest
 }
 
 func (p *provider) allLimits() []limit {

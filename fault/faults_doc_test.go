@@ -92,7 +92,8 @@ func faultsDocument() string {
 	d.end()
 	d.say("## Providers")
 	d.say("A provider is named, or found by host and response headers. Its rules hold in the order of the table, the first that matches\n" +
-		"decides; after them those of the provider whose dialect it speaks, then the codes of all others, then the status.")
+		"decides; after them those of the provider whose dialect it speaks, then the codes of all others, then the status. A code comes\n" +
+		"before a type, also one that only others know.")
 	for _, p := range slices.SortedFunc(slices.Values(providers), func(a, b *provider) int { return cmp.Compare(a.name, b.name) }) {
 		p.document(d)
 	}

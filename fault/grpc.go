@@ -115,7 +115,7 @@ func fromGRPCCode(code uint64) (Fault, bool) { //nolint:cyclop // a table: one c
 	return Fault{}, false
 }
 
-// grpcDelay finds a google.rpc.RetryInfo among the details of a status.
+// grpcDelay finds a google.rpc.RetryInfo among the details of a status, and believes it as any other delay.
 func grpcDelay(status reflect.Value) (time.Duration, bool) {
 	x, ok := status.Interface().(interface{ Details() []any })
 	if !ok {
@@ -130,8 +130,10 @@ func grpcDelay(status reflect.Value) (time.Duration, bool) {
 		if !ok || delay.Kind() == reflect.Pointer && delay.IsNil() {
 			continue
 		}
-		if d, ok := delay.Interface().(interface{ AsDuration() time.Duration }); ok && d.AsDuration() > 0 {
-			return d.AsDuration(), true
+		if x, ok := delay.Interface().(interface{ AsDuration() time.Duration }); ok {
+			if d, ok := believe(x.AsDuration()); ok && d > 0 {
+				return d, true
+			}
 		}
 	}
 	return 0, false

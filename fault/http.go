@@ -41,6 +41,7 @@ func (p *provider) fromHTTP(status int, header http.Header, body []byte) *Fault 
 		return p.fromStream(header, body)
 	}
 	a := readAnswer(status, header, body)
+	p.unwrap(a)
 	var f Fault
 	switch {
 	case status >= 100 && status < 300:
@@ -71,6 +72,27 @@ func (p *provider) complete(a *answer, f Fault) *Fault {
 	return &f
 }
 
+// unwrap takes the code that AWS gives as the name of the only member of a body: {"throttlingException":{…}}.
+func (p *provider) unwrap(a *answer) {
+	if a.members != 1 || a.exception == "" || a.http < 400 && p != &aws && p.like != &aws {
+		return
+	}
+	first(&a.code, a.exception)
+	a.failed, a.structure = true, true
+}
+
+// isCode reports whether a word is a code that somebody's rules know.
+func isCode(word string) bool {
+	for _, p := range providers {
+		for i := range p.rules {
+			if word != "" && strings.EqualFold(p.rules[i].code, word) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // vetoed reports whether the far end says that the request is not to be sent again, or that it may be.
 func vetoed(h http.Header) (never, again bool) {
 	for _, name := range []string{"X-Should-Retry", "Stripe-Should-Retry"} {
@@ -89,22 +111,16 @@ func vetoed(h http.Header) (never, again bool) {
 
 // judge says what an answer that is an error means.
 func (p *provider) judge(a *answer) Fault {
-	if a.http >= 500 && !p.model {
-		a.status = a.http // a number in a body of who knows whom undoes no failure
+	if a.http >= 400 && !p.model {
+		a.status = a.http // a number in a body of who knows whom undoes no failure, and no refusal
+	}
+	if a.code == "" && !strings.Contains(a.word, " ") && isCode(a.word) {
+		a.code = a.word
 	}
 	if a.kind == "" && a.event != "error" && a.event != "exception" {
 		a.kind = a.event
 	}
-	f, known := p.byWord(a)
-	if !known {
-		f, known = p.behind(a)
-	}
-	if !known {
-		f, known = p.byForeignWord(a)
-	}
-	if !known {
-		f = p.byStatus(a)
-	}
+	f := p.byWords(a)
 	if f.Class == RateLimited {
 		p.refine(a, &f)
 	}
@@ -114,28 +130,67 @@ func (p *provider) judge(a *answer) Fault {
 	return f
 }
 
-// byWord asks the rules about words, the provider's own and those of the one whose dialect it speaks.
-func (p *provider) byWord(a *answer) (Fault, bool) {
-	for ; p != nil; p = p.like {
-		for i := range p.rules {
-			if r := &p.rules[i]; r.matches(a) && !r.aboutStatus() {
-				return r.fault(), true
-			}
+// byWords judges by the words of an answer, and where it has none that is known, by its status. A code is finer than a
+// type: what the code means elsewhere comes before what the type means here.
+func (p *provider) byWords(a *answer) Fault {
+	own, byType := p.byOwnWord(a)
+	if own != nil && !byType {
+		return own.fault()
+	}
+	if own == nil {
+		if f, ok := p.behind(a); ok {
+			return f
 		}
 	}
-	return Fault{}, false
+	if f, ok := p.byForeignWord(a, false); ok {
+		return f
+	}
+	if own != nil {
+		return own.fault()
+	}
+	if f, ok := p.byForeignWord(a, true); ok {
+		return f
+	}
+	return p.byStatus(a)
 }
 
-// byForeignWord asks the codes of everybody else, because APIs hide behind gateways and speak each other's dialects. Of a
-// server that failed, a borrowed word proves no more than its status.
-func (p *provider) byForeignWord(a *answer) (Fault, bool) {
-	if a.code == "" && a.kind == "" {
+// byOwnWord asks the rules about words, the provider's own and those of the one whose dialect it speaks, and reports
+// whether it was the type that matched. The first rule that matches decides; where one knows the code, none that knows
+// only the type does.
+func (p *provider) byOwnWord(a *answer) (r *rule, byType bool) {
+	var earliest, untyped *rule
+	coded := false
+	for ; p != nil; p = p.like {
+		for i := range p.rules {
+			r := &p.rules[i]
+			if r.aboutStatus() || !r.matches(a) {
+				continue
+			}
+			if earliest == nil {
+				earliest = r
+			}
+			if untyped == nil && !r.byType(a) {
+				untyped = r
+			}
+			coded = coded || r.code != "" && !r.byType(a)
+		}
+	}
+	if coded {
+		return untyped, false
+	}
+	return earliest, earliest != nil && earliest.byType(a)
+}
+
+// byForeignWord asks the codes of everybody else for the code or the type, because APIs hide behind gateways and speak
+// each other's dialects. Of a server that failed, a borrowed word proves no more than its status.
+func (p *provider) byForeignWord(a *answer, byType bool) (Fault, bool) {
+	if a.code == "" && !byType || a.kind == "" && byType {
 		return Fault{}, false
 	}
 	for _, q := range providers {
 		for i := range q.rules {
 			r := &q.rules[i]
-			if r.code != "" && r.text == "" && r.matches(a) {
+			if r.code != "" && r.text == "" && r.matches(a) && r.byType(a) == byType {
 				f := r.fault()
 				if a.status >= 500 {
 					f.Outcome = p.byStatus(a).Outcome
@@ -161,22 +216,22 @@ func (p *provider) behind(a *answer) (Fault, bool) {
 		if q == p || !q.model || a.from != "" && !q.goesBy(a.from) {
 			continue
 		}
-		if f, ok := q.byWord(inner); ok {
+		if r, _ := q.byOwnWord(inner); r != nil {
 			first(&inner.message, a.message)
 			a.message = inner.message
-			return f, true
+			return r.fault(), true
 		}
 	}
 	return Fault{}, false
 }
 
 // byStatus judges by the status alone. What a provider of models means by one holds for an answer in its own form,
-// not for a page of some proxy.
+// or an empty one, not for a page of some proxy.
 func (p *provider) byStatus(a *answer) Fault {
 	if a.status == http.StatusForbidden && (a.html || a.header.Get("Cf-Mitigated") != "") {
 		return ReasonEdgeBlocked.fault()
 	}
-	if a.structure || !p.model {
+	if a.structure || a.empty || !p.model {
 		if f, ok := p.byOwnStatus(a); ok {
 			return f
 		}
@@ -184,7 +239,7 @@ func (p *provider) byStatus(a *answer) Fault {
 	for i := range statuses {
 		if r := &statuses[i]; r.status == a.status {
 			f := r.fault()
-			if _, told := toldDelay(a, headerDate(a.header)); told && a.status == http.StatusServiceUnavailable {
+			if a.status == http.StatusServiceUnavailable && namesTime(a) {
 				f.Outcome = OutcomeRejected // whoever names a time has looked at it
 			}
 			return f
@@ -257,7 +312,7 @@ func numberAfter(s, word string) (float64, bool) {
 func (p *provider) insideSuccess(a *answer) (Fault, bool) {
 	unreadable := ReasonResponseUnreadable.fault()
 	switch {
-	case a.failed:
+	case a.failed && !a.several:
 		f := p.judge(a)
 		if f.Reason == ReasonUnrecognized {
 			f = p.unnamed()
@@ -269,8 +324,12 @@ func (p *provider) insideSuccess(a *answer) (Fault, bool) {
 	if f, ok := finished(a); ok {
 		return f, true
 	}
-	nothing := a.empty || a.json && !a.substance && a.finish == ""
+	job := a.state != "" && a.object != "response" // how it stands is all that there is to say
+	nothing := a.empty || a.json && !a.substance && a.finish == "" && !job
 	if p.model && a.http == http.StatusOK && nothing && !a.cut {
+		if f := p.judge(a); a.code != "" && f.Reason != ReasonUnrecognized {
+			return f, true // nothing but a code
+		}
 		return unreadable, true
 	}
 	return Fault{}, false
@@ -294,10 +353,10 @@ func finished(a *answer) (Fault, bool) {
 		r, known = ReasonRefusal, true
 	}
 	if !known && (a.object == "response" || strings.HasPrefix(a.event, "response.")) {
-		switch a.state {
-		case "failed":
+		switch {
+		case a.state == "failed":
 			r, known = ReasonServerError, true
-		case "cancelled":
+		case a.state == "cancelled" && a.object != "response": // what answers a request to cancel is no fault
 			r, known = ReasonServerCanceled, true
 		}
 	}

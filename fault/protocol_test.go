@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"net"
 	"net/smtp"
 	"net/textproto"
@@ -76,6 +77,13 @@ func TestFromGRPC(t *testing.T) {
 		check(t, "RetryInfo is a refusal with a delay", f, want{fault.RateLimited, "throttled", rejected})
 		if f.Delay != time.Minute || f.Status != int(code) {
 			t.Errorf("RetryInfo gives the delay, and the code is kept: got %v, %d", f.Delay, f.Status)
+		}
+	}
+	for d, w := range map[time.Duration]time.Duration{math.MaxInt64: 0, 300 * 24 * time.Hour: fault.MaxDelay, -time.Second: 0, 0: 0} {
+		for _, code := range []grpcCode{8, 14} {
+			if f := fault.From(&grpcError{&grpcStatus{code, []any{&retryInfo{&protoDuration{d}}}}}); f.Delay != w {
+				t.Errorf("RetryInfo is believed as any other delay: %v: got %v, want %v", d, f.Delay, w)
+			}
 		}
 	}
 	f := fault.From(&grpcError{&grpcStatus{7, []any{&retryInfo{&protoDuration{time.Minute}}}}})

@@ -93,10 +93,6 @@ var vertex = provider{
 	model:     true,
 	like:      &gemini,
 	rules: []rule{
-		// Here a precondition is one: location and billing have words of their own.
-		{code: "FAILED_PRECONDITION", text: "location is not supported", is: ReasonRegionUnsupported},
-		{code: "FAILED_PRECONDITION", text: "billing", is: ReasonServiceDisabled},
-		{code: "FAILED_PRECONDITION", is: ReasonPrecondition},
 		{code: "NOT_FOUND", text: "does not have access to it", is: ReasonModelNotFound},
 	},
 }

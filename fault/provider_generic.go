@@ -5,6 +5,9 @@ var generic = provider{
 	name:      "http-api",
 	aliases:   []string{"http", "generic"},
 	requestID: []string{"X-Request-Id", "Request-Id", "X-Correlation-Id", "Cf-Ray"},
+	rules: []rule{
+		{code: "FAILED_PRECONDITION", is: ReasonPrecondition}, // only Google's models mean the account
+	},
 	limits: []limit{
 		{"X-Ratelimit-Remaining", "X-Ratelimit-Reset", ReasonRequests},
 		{"Ratelimit-Remaining", "Ratelimit-Reset", ReasonRequests},

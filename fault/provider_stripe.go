@@ -56,5 +56,11 @@ var stripe = provider{
 		{code: "invalid_request_error", status: 200, is: ReasonMalformed},
 		{code: "invalid_request_error", status: 400, is: ReasonMalformed},
 		{status: 402, is: ReasonDeclined},
+
+		// Whatever failed there is kept under the key, and may have been done.
+		{status: 500, is: ReasonServerError},
+		{status: 502, is: ReasonBadGateway},
+		{status: 503, is: ReasonUnavailable, outcome: OutcomeMaybeExecuted},
+		{status: 504, is: ReasonUpstreamTimeout},
 	},
 }

@@ -170,6 +170,19 @@ var inTheirWords = map[string][]struct {
 		{`503 | Retry-After: 9 | `, fault.Transient, fault.ReasonUnavailable, rejected},
 	},
 	"http-api": {
+		{`498 | `, fault.Transient, fault.ReasonOverloaded, rejected},
+		{`401 | {"code":500,"message":"internal"}`, fault.AccessDenied, fault.ReasonAuthentication, rejected},
+		{`402 | {"error":{"code":"502","message":"x"}}`, fault.QuotaExhausted, fault.ReasonCredit, rejected},
+		{`403 | {"statusCode":429}`, fault.AccessDenied, fault.ReasonAuthorization, rejected},
+		{`407 | {"code":503}`, fault.AccessDenied, fault.ReasonProxyAuthentication, notSent},
+		{`400 | {"errorCode":429,"message":"x"}`, fault.InvalidRequest, fault.ReasonMalformed, rejected},
+		{`503 | Retry-After: Wed, 21 Oct 2026 07:40:00 GMT | `, fault.Transient, fault.ReasonUnavailable, rejected},
+		{`503 | Retry-After: soon | `, fault.Transient, fault.ReasonUnavailable, maybe},
+		{`503 | Retry-After: 0 | `, fault.Transient, fault.ReasonUnavailable, rejected},
+		{`403 | {"error":"invalid_api_key"}`, fault.AccessDenied, fault.ReasonAuthentication, rejected},
+		{`400 | {"error":{"status":"FAILED_PRECONDITION"}}`, fault.InvalidRequest, fault.ReasonPrecondition, rejected},
+		{"200 | \ufeff{\"error\":{\"code\":\"invalid_api_key\"}}", fault.AccessDenied, fault.ReasonAuthentication, maybe},
+		{`200 | {"throttlingException":{"message":"a result by that name"},"more":1,"error":{"code":"slow_down"}}`, fault.RateLimited, fault.ReasonRampTooFast, maybe},
 		{`504 | `, fault.OutcomeUnknown, fault.ReasonUpstreamTimeout, maybe},
 		{`408 | `, fault.Transient, fault.ReasonUpstreamTimeout, maybe},
 		{`409 | {}`, fault.Transient, fault.ReasonConflict, rejected},
@@ -217,7 +230,11 @@ func TestAnswersOfProviders(t *testing.T) {
 func TestSuccessesAreNoFault(t *testing.T) {
 	for provider, bodies := range map[string][]string{
 		"openai": {`{"choices":[{"finish_reason":"stop","message":{"content":"x","refusal":null}}]}`, `{"object":"list","data":[]}`,
-			`{"object":"response","status":"completed","output":[],"error":null}`, `{"id":"file-1","object":"file","bytes":3}`},
+			`{"object":"response","status":"completed","output":[],"error":null}`, `{"id":"file-1","object":"file","bytes":3}`,
+			`{"id":"r","object":"response","status":"cancelled","error":null,"output":[]}`,
+			`{"object":"fine_tuning.job","id":"f","model":"m","status":"validating_files","error":{"code":null,"message":null,"param":null}}`,
+			`{"object":"fine_tuning.job","id":"f","status":"running","error":{}}`,
+			`{"object":"eval.run","id":"r","status":"completed","error":{"code":"","message":""}}`, `{"id":"b","object":"batch","status":"cancelled"}`},
 		"anthropic":  {`{"type":"message","stop_reason":"end_turn","content":[]}`, `{"input_tokens":3}`},
 		"gemini":     {`{"candidates":[{"finishReason":"STOP"}]}`, `{"totalTokens":3}`},
 		"bedrock":    {`{"stopReason":"end_turn","output":{"message":{}}}`},
@@ -226,7 +243,7 @@ func TestSuccessesAreNoFault(t *testing.T) {
 		"openrouter": {`{"id":"x","choices":[{"finish_reason":"tool_calls","message":{"content":null,"tool_calls":[{"id":"1"}]}}]}`},
 		"stripe":     {`{"id":"ch_1","object":"charge"}`},
 		"webhook":    {``, `ok`},
-		"http-api":   {``, `ok`, `{}`, `[]`, `null`, `{"error":null}`, `{"error":false}`, `{"error":"","status":"error-free"}`},
+		"http-api":   {``, `ok`, `{}`, `[]`, `null`, `{"error":null}`, `{"error":false}`, `{"error":{}}`, `{"error":{"code":null,"details":[]}}`, `{"fooException":{"message":"x"}}`, `{"error":"","status":"error-free"}`},
 	} {
 		for _, body := range bodies {
 			if f := fault.FromHTTP(provider, 200, nil, []byte(body)); f != nil {
@@ -234,9 +251,17 @@ func TestSuccessesAreNoFault(t *testing.T) {
 			}
 		}
 	}
-	jsonl := http.Header{"Content-Type": {"application/octet-stream"}}
-	if f := fault.FromHTTP("openai", 200, jsonl, []byte("{\"custom_id\":\"1\"}\n{\"custom_id\":\"2\"}\n")); f != nil {
-		t.Errorf("a file of JSON lines is no broken JSON: got %v", f)
+	for _, kind := range []string{"application/octet-stream", "application/x-jsonl", "application/jsonl", "application/stream+json"} {
+		lines := http.Header{"Content-Type": {kind}}
+		body := "{\"custom_id\":\"1\",\"error\":{\"code\":\"batch_expired\"}}\n{\"custom_id\":\"2\",\"error\":null}\n"
+		if f := fault.FromHTTP("openai", 200, lines, []byte(body)); f != nil {
+			t.Errorf("a file of JSON lines is no broken JSON, and its errors are its records': %s: got %v", kind, f)
+		}
+	}
+	for _, kind := range []string{"application/json", "application/problem+json; charset=utf-8", "application/vnd.api+json"} {
+		if f := fault.FromHTTP("openai", 200, http.Header{"Content-Type": {kind}}, []byte("{\"a\":1}\n{\"b\"")); f == nil {
+			t.Errorf("half of a JSON text is no result: %s", kind)
+		}
 	}
 	for _, status := range []int{101, 201, 202, 204, 304} {
 		if f := fault.FromHTTP("http-api", status, nil, nil); f != nil {

@@ -30,6 +30,44 @@ func TestMessagesHaveIDsAndNoSecrets(t *testing.T) {
 	}
 }
 
+// What is given to a secret's name is masked however it looks, and prose about secrets is not.
+func TestMessagesHaveNoGivenSecrets(t *testing.T) {
+	t.Parallel()
+	for text, secret := range map[string]string{
+		"dial postgres://app:hunter2secret@db.example/prod failed": "hunter2secret",
+		"dial postgres://app:p@ss/word@db.example/prod failed":     "ss/word",
+		"dial https://ghp_x@github.com/a/b failed":                 "ghp_x",
+		"mysql user:letmein@tcp(host)/db":                          "letmein",
+		`{"password":"correcthorsebattery"}`:                       "correcthorsebattery",
+		`{\"password\": \"correct horse\"}`:                        "horse",
+		"db_password=hunter":                                       "hunter",
+		"Authorization: Basic dXNlcjpwYXNzd29yZA==":                "dXNlcjpwYXNzd29yZA",
+		`"authorization":"Bearer abc"`:                             "abc",
+		"Authorization: Bearer abcdefghijklmnopqrstuvwxyzabcdef":   "abcdefghijk",
+		"Cookie: id=abc; session=abcdef":                           "abc",
+		"session=abcdefghijkl":                                     "abcdefghijkl",
+		"https://h/c/b?sv=2022&sig=abcDEF%2Fxyz%3D":                "abcDEF",
+		"https://s3/b?X-Amz-Signature=0123456789abcdef&x=1":        "0123456789",
+		"signature=abcdefgh":                                       "abcdefgh",
+		"refresh_token: 1//0abcdefghijklmnop-qrstuvwxyz":           "qrstuvwxyz",
+		"key SG.aaaaaaaaaaaaaaaaaaaaaa.bbbbbbbbbbbbbbbbbbbbbbb1":   "bbbbbb",
+		"bad key wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY":         "wJalr",
+	} {
+		if got := fault.From(errors.New(text)).Message; strings.Contains(got, secret) || !strings.Contains(got, "[redacted]") {
+			t.Errorf("message %q has the secret", got)
+		}
+	}
+	for _, text := range []string{
+		"Basic authentication failed", "the bearer token is missing", "password: required", "invalid password for user bob@example.com",
+		"https://example.com:8080/@bob/status", "write to alice:bob@example.com", "no session: it has ended", `"password":null`,
+		"design=blue", "max_tokens=100 is too many", "rpc error: code = Unavailable desc = x", "digest sha256:e3b0c442",
+	} {
+		if got := fault.From(errors.New(text)).Message; got != text {
+			t.Errorf("message %q has become %q", text, got)
+		}
+	}
+}
+
 // The address in the text of a failed request is shown without query, user and what looks like a secret in its path.
 func TestMessagesHaveOpenAddresses(t *testing.T) {
 	t.Parallel()

@@ -28,6 +28,9 @@ func (r *rule) matches(a *answer) bool { //nolint:cyclop // one condition per fi
 	return true
 }
 
+// byType reports whether r, which matches a, goes by a's type and not by its code.
+func (r *rule) byType(a *answer) bool { return r.code != "" && !strings.EqualFold(r.code, a.code) }
+
 // aboutStatus reports whether r knows nothing but a status.
 func (r *rule) aboutStatus() bool {
 	return *r == rule{status: r.status, is: r.is, class: r.class, outcome: r.outcome}
@@ -89,6 +92,7 @@ var statuses = []rule{
 	{status: 428, is: ReasonPrecondition},
 	{status: 429, is: ReasonRequests},
 	{status: 431, is: ReasonRequestTooLarge},
+	{status: 498, is: ReasonOverloaded}, // Groq's
 	{status: 499, is: ReasonServerCanceled},
 	{status: 500, is: ReasonServerError},
 	{status: 501, is: ReasonUnsupported},

@@ -23,7 +23,7 @@ func FromStream(provider string, header http.Header, body []byte) *Fault {
 func isStream(h http.Header) bool {
 	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
 	switch kind {
-	case "text/event-stream", "application/x-ndjson", "application/jsonl", "application/json-seq",
+	case "text/event-stream", "application/x-ndjson", "application/json-seq",
 		"application/vnd.amazon.eventstream":
 		return true
 	}
@@ -49,6 +49,7 @@ type stream struct {
 	ended  bool   // the stream said that it is complete
 	name   string // of the event whose data comes next
 	data   []byte // of the event that is being read
+	text   []byte // of a JSON value over several lines that is being read
 }
 
 // end judges a stream that has ended.
@@ -68,12 +69,21 @@ func (s *stream) lines(body []byte) {
 		if s.fault != nil {
 			return
 		}
-		line = bytes.TrimRight(line, "\r\n")
+		line = bytes.TrimPrefix(bytes.TrimRight(line, "\r\n"), byteOrderMark)
+		if len(s.text) > 0 && s.more(line) {
+			continue
+		}
 		if len(line) == 0 {
 			s.dispatch()
 			continue
 		}
 		if line[0] == '{' || line[0] == '[' || line[0] == 0x1e {
+			if end := line[len(line)-1]; end == '{' || end == '[' || end == ',' {
+				s.text = append(s.text[:0], bytes.TrimLeft(line[:min(len(line), maxBody)], "\x1e[")...)
+				if len(s.text) > 0 {
+					continue
+				}
+			}
 			s.event("", bytes.TrimLeft(line, "\x1e"))
 			continue
 		}
@@ -89,7 +99,34 @@ func (s *stream) lines(body []byte) {
 			s.data = append(s.data, text[:min(len(text), max(0, maxBody-len(s.data)))]...)
 		}
 	}
+	s.whole()
 	s.dispatch()
+}
+
+// more takes in a line of a JSON value over several lines, which ends where it stands at the margin again. It reports
+// whether the line is one.
+func (s *stream) more(line []byte) bool {
+	if len(line) == 0 || bytes.IndexByte([]byte(" \t\"}]"), line[0]) < 0 {
+		s.whole()
+		return false
+	}
+	end := line[0] == '}' || line[0] == ']'
+	if end {
+		line = line[:1]
+	}
+	s.text = append(append(s.text, line[:min(len(line), max(0, maxBody-len(s.text)))]...), '\n')
+	if end {
+		s.whole()
+	}
+	return true
+}
+
+// whole hands on a JSON value over several lines.
+func (s *stream) whole() {
+	if len(s.text) > 0 {
+		s.event("", s.text)
+	}
+	s.text = s.text[:0]
 }
 
 // dispatch hands on the event that was read.
@@ -117,6 +154,7 @@ func (s *stream) event(name string, data []byte) {
 			data = data[:maxBody]
 		}
 		a.whole = scanJSON(data, a.see)
+		s.p.unwrap(a)
 	} else if a.failed {
 		a.message = firstLine(data)
 	}
