@@ -47,6 +47,7 @@ type streamTap struct {
 	name   string // of the event that is being written
 	data   clip   // and its data
 	usage  Usage
+	begun  bool // a first line was seen
 }
 
 func (s *streamTap) write(p []byte) {
@@ -75,6 +76,9 @@ func (s *streamTap) next() {
 	line, whole := s.line.whole()
 	if whole {
 		line = bytes.TrimSuffix(line, []byte("\r"))
+	}
+	if !s.begun { // a byte order mark may come before it
+		s.begun, line = true, bytes.TrimPrefix(line, []byte("\xef\xbb\xbf"))
 	}
 	switch {
 	case len(line) == 0:
