@@ -7,24 +7,35 @@ override GOFLAGS := -buildvcs=false
 export GOFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help test crash demo lint cover
+.PHONY: help test crash torture demo lint cover
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | sort
 
-# The crash tests measure leases of seconds, so nothing else runs beside them. The SDKs are a module of their own; they are
+# How long each store is tortured, which of them, and the seed of all random choices; see docs/torture.md.
+MINUTES ?= 5
+STORE ?= both
+SEED ?= 0
+
+# The crash and torture tests measure leases of seconds, so nothing else runs beside them. The torture has no use for the
+# race detector: its workers are processes, and share no memory. The SDKs are a module of their own; they are
 # large, and compiled without the race detector, under which package fault tests the same transport.
 test: ## all tests, on SQLite and on a real PostgreSQL, with the race detector; of the crash matrix the telling points; under real SDKs
 	@scripts/need-cc
 	@scripts/need-postgres
-	go test -race -timeout 20m $$(go list ./... | grep -v /internal/crashtest)
+	go test -race -timeout 20m $$(go list ./... | grep -v -e /internal/crashtest -e /internal/torture)
 	go test -race -short -timeout 20m ./internal/crashtest
+	go test -short -timeout 20m ./internal/torture
 	cd internal/sdktest && go test -timeout 20m ./...
 
 crash: ## the whole crash matrix: every point, every kind, both stores, SIGKILL and SIGSTOP (about 4 minutes)
 	@scripts/need-cc
 	@scripts/need-postgres
 	go test -race -timeout 30m ./internal/crashtest
+
+torture: ## kills, freezes and cuts off workers at random and counts: MINUTES=5 STORE=sqlite|postgres|both SEED=0 (a new one)
+	@scripts/need-postgres
+	go test -count=1 -v -timeout 0 ./internal/torture -args -chaos $(MINUTES)m -store $(STORE) -seed $(SEED)
 
 demo: ## the demonstration
 	go run ./cmd/pawl demo

@@ -157,20 +157,27 @@ func (p *Proxy) DropCommit(t testing.TB) {
 	p.settle(t, false)
 }
 
+// FreeCommit is [Proxy.ReleaseCommit] for a server that may be gone by now: what became of the COMMIT is the result.
+func (p *Proxy) FreeCommit() error { return p.free(true) }
+
 func (p *Proxy) settle(t testing.TB, forward bool) {
 	t.Helper()
+	if err := p.free(forward); err != nil {
+		t.Fatalf("pgtest: the held COMMIT: %v", err)
+	}
+}
+
+func (p *Proxy) free(forward bool) error {
 	p.mu.Lock()
 	if len(p.held) == 0 {
 		p.mu.Unlock()
-		t.Fatal("pgtest: no COMMIT is held")
+		return errors.New("none is held")
 	}
 	h := p.held[0]
 	p.held = p.held[1:]
 	p.mu.Unlock()
 	h.verdict <- forward
-	if err := <-h.done; err != nil {
-		t.Fatalf("pgtest: the held COMMIT: %v", err)
-	}
+	return <-h.done
 }
 
 func (p *Proxy) add(r *rule) {

@@ -236,6 +236,33 @@ func TestHeldCommitIsAnswered(t *testing.T) {
 	exec1(t, conn, `SELECT 1`)
 }
 
+func TestFreedCommitTellsWhatBecameOfIt(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Private(t)
+	exec1(t, connect(t, server.URL()), `CREATE TABLE seen (n int)`)
+	proxy := pgtest.NewProxy(t, server.URL())
+	if err := proxy.FreeCommit(); err == nil {
+		t.Error("a COMMIT was freed though none is held")
+	}
+	for _, gone := range []bool{false, true} {
+		conn := connect(t, proxy.Rewrite(t, server.URL()))
+		begin(t, conn)
+		held := proxy.HoldCommit()
+		done := make(chan error, 1)
+		go func() { done <- protocols["simple"](t.Context(), conn) }()
+		<-held
+		if gone {
+			server.Kill(t)
+		}
+		if err := proxy.FreeCommit(); (err != nil) != gone {
+			t.Errorf("the freed COMMIT, server gone %v: %v", gone, err)
+		}
+		if err := <-done; (err != nil) != gone {
+			t.Errorf("the client's COMMIT, server gone %v: %v", gone, err)
+		}
+	}
+}
+
 func TestDroppedCommitRollsBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
