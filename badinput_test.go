@@ -58,7 +58,7 @@ func TestNewRefusesBadOptions(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
 		w := flow("a", "v1", nil2)
 		for want, o := range map[string]pawl.Options{"Slots": {Slots: -1}, "Lease": {Lease: time.Second}, "Poll": {Poll: -1}, "Drain": {Drain: -1},
-			"MaxPayload": {MaxPayload: -1}, "comma": {Build: "a,b"}, "Build": {Build: "a\nb"}, "Namespace": {Namespace: " x"}} {
+			"MaxPayload": {MaxPayload: -1}, "Retention": {Retention: time.Minute}, "comma": {Build: "a,b"}, "Build": {Build: "a\nb"}, "Namespace": {Namespace: " x"}} {
 			_, err := pawl.New(s.bench.store, &o, w)
 			mentions(t, err, want)
 		}

@@ -14,7 +14,8 @@
 // not read the clock, make up an id or print a line twice.
 //
 // A [Key] given to Start names what the run is about. The same key with the same input is one run, however often it is
-// started. With another input it is [ErrConflict].
+// started. With another input it is [ErrConflict]. Finished runs are kept for ever unless [Options.Retention] says
+// otherwise; the key of a deleted one stays taken for 400 days after its end, and starting it is [ErrConflict] too.
 //
 // # Kinds of step
 //
@@ -81,7 +82,7 @@
 //
 //	[*Error]                   Result: the run failed
 //	[ErrCancelled]             Result: the run was cancelled
-//	[ErrConflict]              the key has another input, or what is answered has changed or is answered
+//	[ErrConflict]              the key has another input or its run is deleted, or what is answered has changed or is answered
 //	[ErrStale]                 the plan no longer holds
 //	[ErrLive]                  another run of the lineage is not finished
 //	[ErrNotFound]              no such run or entry

@@ -4,19 +4,39 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/pawlrun/pawl/fault"
 	"github.com/pawlrun/pawl/internal/payload"
 )
 
-// Doctor checks what rows at rest can show: the invariants, what is stuck, and unsafe settings of the database.
+// Doctor checks what rows at rest can show: the invariants, what is stuck, unsafe settings of the database, and whether
+// what [Options.Retention] is over for is being deleted.
 func (e *Engine) Doctor(ctx context.Context) ([]Finding, error) {
 	found, err := e.store.Check(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("check the store: %w", err)
 	}
-	return found, nil
+	if e.o.Retention == 0 {
+		return found, nil
+	}
+	old, err := e.Prunable(ctx, e.o.Retention+overdue, manyOverdue)
+	if err != nil || old.Lineages == 0 {
+		return found, err
+	}
+	least := ""
+	if old.More {
+		least = "at least "
+	}
+	return append(found, Finding{Level: "warn", Rule: "retention",
+		Text:   fmt.Sprintf("%s%d finished lineages (%d runs) are older than the retention of %v and still here", least, old.Lineages, old.Runs, e.o.Retention),
+		Advice: "a worker with this retention deletes them in the background; pawl prune does it by hand"}), nil
 }
+
+const (
+	overdue     = 10 * time.Minute // after which workers should have deleted what they may
+	manyOverdue = 1000             // are not counted further
+)
 
 // restoredEpochs is added to each open run's epoch after a restore, far above any that the lost history can have given
 // out, so that workers of the former database are refused.

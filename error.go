@@ -20,7 +20,7 @@ var (
 
 // What callers and operators meet.
 var (
-	// ErrConflict: the same key with another input, or an answer to something that has changed since it was shown.
+	// ErrConflict: the same key with another input or of a deleted run, or an answer to something that has changed since it was shown.
 	ErrConflict = errors.New("conflict")
 	// ErrStale: the plan no longer holds; make a new one.
 	ErrStale = errors.New("plan is stale")

@@ -40,6 +40,12 @@ var errDead = errors.New("this process is dead")
 func scene(t *testing.T, fn func(t *testing.T, s *stage)) {
 	t.Helper()
 	t.Parallel()
+	alone(t, fn)
+}
+
+// alone is scene beside no other test.
+func alone(t *testing.T, fn func(t *testing.T, s *stage)) {
+	t.Helper()
 	inBubble(t, func(t *testing.T, b *bench) {
 		s := &stage{bench: b, over: make(chan struct{}), script: map[string]effect{}, ins: map[string][]string{}, keys: map[string][]pawl.OpKey{}}
 		s.opts.Poll = 3 * time.Second
@@ -182,6 +188,13 @@ func (m *mortal) Tidy(ctx context.Context, keep time.Duration) error {
 		return errDead
 	}
 	return m.Store.Tidy(ctx, keep)
+}
+
+func (m *mortal) Prune(ctx context.Context, p pawl.PruneTerms) (pawl.Pruned, error) {
+	if m.dead.Load() {
+		return pawl.Pruned{}, errDead
+	}
+	return m.Store.Prune(ctx, p)
 }
 
 // on scripts a step's effect. Without a script a step returns "name(input)".

@@ -36,6 +36,13 @@ type Options struct {
 	Prices *fault.Prices
 	// Namespace replaces the store's own in operation keys, so that two systems share keys or a copy does not.
 	Namespace string
+	// Retention is how long a finished run can be looked at and retried: workers delete each lineage, with its journal,
+	// when every run of it ended that long ago and nobody owes or is owed an answer. Zero means for ever, because what is
+	// deleted cannot be brought back; less than 1 h is refused. If workers differ, the shortest counts.
+	//
+	// A product key is remembered for 400 days after the last run under it ended, and is not started again before; acts of
+	// people are kept for three years. Both are kept at least as long as the run.
+	Retention time.Duration
 	// Hooks is for this module's own tests; a program outside it cannot make one.
 	Hooks *hooks.Hooks
 }
@@ -105,6 +112,8 @@ func (o Options) check() error {
 		return fmt.Errorf("pawl: Options.Lease is %v: want 2s or more", o.Lease)
 	case o.Poll < 0 || o.Drain < 0 || o.MaxPayload < 0:
 		return fmt.Errorf("pawl: Options.Poll, Drain and MaxPayload must not be negative")
+	case o.Retention != 0 && o.Retention < minRetention:
+		return fmt.Errorf("pawl: Options.Retention is %v: want 0 (for ever), or %v or more", o.Retention, minRetention)
 	case strings.Contains(o.Build, ","):
 		return fmt.Errorf("pawl: Options.Build is %q: want no comma", o.Build)
 	}

@@ -18,6 +18,7 @@ type Store interface {
 	Ledger
 	Leases
 	Lists
+	Pruner
 
 	// Name is "sqlite" or "postgres".
 	Name() string
@@ -180,6 +181,38 @@ type Lists interface {
 	FindEntry(ctx context.Context, prefix string) (EntryID, error)
 	// Check runs the invariant and set-up checks that need only the rows at rest.
 	Check(ctx context.Context) ([]Finding, error)
+}
+
+// Pruner deletes what has been kept for long enough.
+type Pruner interface {
+	// Prune deletes whole lineages: each run with its journal, entries and evidence, or none of it. A lineage goes if every
+	// run of it ended more than p.Runs ago, no inbox entry of it is open, and the deadline of every attempt, with the
+	// time the far end may take, is as long ago: nothing is reported about it any more. The rows of its product keys, and
+	// those of people's acts, stay until p.Keys and p.Acts are over, and are deleted by themselves then.
+	//
+	// A call is bounded: it looks at so many runs from p.After on, in the order of their ids, deletes so many rows in a
+	// transaction, and passes over lineages that others have locked. It writes nothing if there is nothing to delete, and
+	// what that costs does not depend on how many runs there are. Any number of callers may prune at once.
+	Prune(ctx context.Context, p PruneTerms) (Pruned, error)
+}
+
+// PruneTerms says what Prune deletes.
+type PruneTerms struct {
+	Runs  time.Duration // a lineage, after its last run ended
+	Keys  time.Duration // a product key, after the last run under it ended, if its lineage is deleted
+	Acts  time.Duration // an act of a person, after it was done, if its run is deleted or it was about none
+	After RunID         // where to look for lineages: Next of the last call, "" at the oldest
+	Dry   bool          // delete nothing, only count the lineages and runs that would go
+}
+
+// Pruned is what a Prune did.
+type Pruned struct {
+	Lineages int   // deleted, …
+	Runs     int   // … with so many runs
+	Keys     int   // product keys forgotten
+	Acts     int   // acts of people forgotten
+	Next     RunID // where the next call goes on; "" if no run is left that is old enough to look at
+	More     bool  // there was more to do than one call does
 }
 
 // RunRow is a run as stored.
@@ -400,7 +433,7 @@ type Claimed struct {
 // Finding is one thing that the doctor found.
 type Finding struct {
 	Level  string `json:"level"` // "error": an invariant is broken; "warn": a setting or a stuck run
-	Rule   string `json:"rule"`  // "I1" … "I8", "setting", "stuck"
+	Rule   string `json:"rule"`  // "I1" … "I8", "setting", "stuck", "retention"
 	Run    RunID  `json:"run,omitempty"`
 	Text   string `json:"text"`
 	Advice string `json:"advice,omitempty"`

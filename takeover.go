@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -294,6 +295,10 @@ func (w *worker) evidence(x *execution, row *StepRow) {
 			err := w.e.report(ctx, ev)
 			if err == nil {
 				x.log.Warn("an attempt ended after the run was lost; reported as evidence", "step", ev.Step, "attempt", ev.Attempt, "verdict", ev.Verdict)
+				return
+			}
+			if errors.Is(err, ErrNotFound) { // its lineage is deleted, and with it all that it could settle
+				x.log.Warn("an attempt ended after its run was deleted", "step", ev.Step, "attempt", ev.Attempt, "verdict", ev.Verdict)
 				return
 			}
 			if pause(ctx, backoff(try, 100*time.Millisecond, 2*time.Second)) != nil {

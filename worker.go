@@ -29,6 +29,7 @@ type worker struct {
 	wg       sync.WaitGroup
 	cleanup  sync.WaitGroup  // evidence on its way …
 	reports  context.Context // … and how long that is tried
+	pruned   RunID           // where the next look for old lineages begins; its loop's own
 
 	mu      sync.Mutex // guards all below
 	live    map[RunID]*execution
@@ -56,7 +57,7 @@ func (e *Engine) Work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.log.Info("worker started", "worker", w.id.ID, "build", w.id.Build, "slots", e.o.slots(), "lease", e.o.lease())
+	e.log.Info("worker started", "worker", w.id.ID, "build", w.id.Build, "slots", e.o.slots(), "lease", e.o.lease(), "retention", e.o.Retention)
 	base := context.WithoutCancel(ctx)
 	hold, drop := context.WithCancelCause(base)
 	life, stop := context.WithCancelCause(hold)
@@ -70,7 +71,10 @@ func (e *Engine) Work(ctx context.Context) error {
 
 	var bg sync.WaitGroup
 	bg.Go(func() { w.beats(loops) })
-	bg.Go(func() { w.sweeps(loops) })
+	bg.Go(func() { w.sweeps(loops, "sweep", w.sweepOnce) })
+	if e.o.Retention > 0 {
+		bg.Go(func() { w.sweeps(loops, "retention", w.prune) })
+	}
 	w.claims(ctx, hold, life)
 
 	w.stopping.Store(true)
@@ -428,8 +432,8 @@ func (w *worker) await(done chan struct{}, d time.Duration) bool {
 	}
 }
 
-// sweeps does what no single run asks for: it blocks runs whose version nobody has, and removes dead workers' rows.
-func (w *worker) sweeps(ctx context.Context) {
+// sweeps does, from time to time, what no single run asks for.
+func (w *worker) sweeps(ctx context.Context, what string, once func(context.Context) error) {
 	if h := w.e.hooks; h != nil && h.NoSweep {
 		return
 	}
@@ -442,8 +446,8 @@ func (w *worker) sweeps(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		if err := w.sweepOnce(ctx); err != nil && ctx.Err() == nil {
-			w.e.log.Warn("sweep failed", "worker", w.id.ID, "err", err)
+		if err := once(ctx); err != nil && ctx.Err() == nil {
+			w.e.log.Warn(what+" failed", "worker", w.id.ID, "err", err)
 		}
 		timer.Reset(every)
 	}
@@ -454,6 +458,7 @@ const (
 	keepWorkers  = 24 * time.Hour
 )
 
+// sweepOnce blocks runs whose version nobody has, keeps what is known of dead processes, and removes dead workers' rows.
 func (w *worker) sweepOnce(ctx context.Context) error {
 	stray, back, err := w.e.store.Stray(ctx, versionGrace, 100)
 	if err != nil {

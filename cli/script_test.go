@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/pawlrun/pawl"
 	"github.com/pawlrun/pawl/cli"
@@ -115,6 +116,8 @@ func (s *script) act(what string) {
 	switch verb {
 	case "work":
 		s.work()
+	case "past":
+		s.past(arg)
 	case "break":
 		s.world.broken.Store(true)
 	case "mend":
@@ -126,6 +129,48 @@ func (s *script) act(what string) {
 		}
 	default:
 		s.t.Fatalf("unknown act %q", what)
+	}
+}
+
+// past puts finished runs of ship into the database that ended that long ago: "3 48h", with a product key each.
+func (s *script) past(what string) {
+	s.t.Helper()
+	n, age := 0, ""
+	if _, err := fmt.Sscan(what, &n, &age); err != nil {
+		s.t.Fatal(err)
+	}
+	ago, err := time.ParseDuration(age)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	store, err := sqlite.Open(s.db(), nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer store.Close()
+	rows := make([]pawl.RunRow, n)
+	end := time.Now().Add(-ago)
+	for i := range rows {
+		id := uuid.Must(uuid.NewV7())
+		for k := range 6 { // of that time
+			id[k] = byte(end.Add(-time.Minute).UnixMilli() >> (40 - 8*k))
+		}
+		rows[i] = pawl.RunRow{ID: pawl.RunID(id.String()), Lineage: pawl.RunID(id.String()), Workflow: "ship", Version: "v1", KeyName: "ship",
+			Queue: "ship", Key: pawl.Key(fmt.Sprint("past:", i)), State: pawl.Succeeded, Ended: end.UnixMicro(), Input: []byte(`{"No":1}`)}
+	}
+	if err := store.Update(s.t.Context(), func(ctx context.Context, tx pawl.Txn) error {
+		for i := range rows {
+			key := pawl.KeyRow{KeyName: "ship", Key: rows[i].Key, Lineage: rows[i].ID}
+			if _, _, err := tx.ClaimKey(ctx, key); err != nil {
+				return err
+			}
+			if err := tx.EndKey(ctx, &rows[i]); err != nil {
+				return err
+			}
+		}
+		return tx.InsertRuns(ctx, rows)
+	}); err != nil {
+		s.t.Fatal(err)
 	}
 }
 

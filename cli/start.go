@@ -102,7 +102,7 @@ func (s *session) unstarted(ctx context.Context, def pawl.Definition, key pawl.K
 	}
 	runs, _, listed := s.Runs(ctx, pawl.RunQuery{Workflow: pawl.NameOf(def).Workflow, Key: key, Limit: 1})
 	if listed != nil || len(runs) == 0 {
-		return &failure{exitConflict, err, "use another key for another input"}
+		return &failure{exitConflict, err, "the key stays taken for 400 days after the run's end; use another key to do it once more"}
 	}
 	has := runs[0].ID
 	return &failure{exitConflict, err, fmt.Sprintf("run %s has the key: %s shows its input; another input needs another key",

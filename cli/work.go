@@ -36,6 +36,7 @@ once; its runs are then taken over when the lease is over. A SQLite database tha
 	flags.DurationVar(&o.Lease, "lease", o.Lease, "how long a silent worker keeps its runs; 0 means 30s, at least 2s")
 	flags.DurationVar(&o.Drain, "drain", o.Drain, "how long steps may finish after the first signal; 0 means 20s")
 	flags.DurationVar(&o.Poll, "poll", o.Poll, "how often to ask for due runs when nothing woke the worker; 0 means 1s")
+	flags.DurationVar(&o.Retention, "retention", o.Retention, "delete lineages this long after their end, like 720h, at least 1h; 0 keeps them for ever")
 	return cmd
 }
 
@@ -49,6 +50,8 @@ func (a *app) work(cmd *cobra.Command, o pawl.Options, names []string) error {
 		return &failure{exitUsage, errors.New("this program has no workflows to work on"), a.howToDefine()}
 	case o.Lease != 0 && o.Lease < 2*time.Second:
 		return usage(cmd, "--lease is %v: want 2s or more", o.Lease)
+	case o.Retention != 0 && o.Retention < time.Hour:
+		return usage(cmd, "--retention is %v: want 0 (for ever), or 1h or more", o.Retention)
 	case o.Slots < 0 || o.Drain < 0 || o.Poll < 0:
 		return usage(cmd, "--slots, --drain and --poll must not be negative")
 	}

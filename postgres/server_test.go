@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -400,5 +401,36 @@ func TestTuning(t *testing.T) {
 			t.Errorf("enable_seqscan is %s, want %s", got, c.want)
 		}
 		_ = s.Close()
+	}
+}
+
+// The table whose rows change most is vacuumed early, and the doctor says where nothing is vacuumed.
+func TestAutovacuum(t *testing.T) {
+	t.Parallel()
+	s, err := postgres.Open(t.Context(), pgtest.URL(t), &postgres.Options{Migrate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	var options string
+	if err := s.DB().QueryRowContext(t.Context(), `SELECT array_to_string(reloptions, ' ') FROM pg_class WHERE relname = 'pawl_runs'`).Scan(&options); err != nil ||
+		options != "autovacuum_vacuum_scale_factor=0.02" {
+		t.Errorf("pawl_runs has %q, %v", options, err)
+	}
+	warned := func() bool {
+		found, err := s.Check(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(found, func(f pawl.Finding) bool { return strings.Contains(f.Text, "autovacuum is off") })
+	}
+	if warned() {
+		t.Error("a warning, though autovacuum is on")
+	}
+	if _, err := s.DB().ExecContext(t.Context(), `ALTER TABLE pawl_steps SET (autovacuum_enabled = off)`); err != nil {
+		t.Fatal(err)
+	}
+	if !warned() {
+		t.Error("no warning, though autovacuum is off for a table")
 	}
 }

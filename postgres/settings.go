@@ -15,16 +15,18 @@ const selectSettings = `SELECT current_setting('server_version_num')::bigint, cu
 	current_setting('synchronous_standby_names'),
 	(SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'),
 	(SELECT reset_val FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout')::bigint,
-	(SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery()`
+	(SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery(),
+	current_setting('autovacuum') = 'on' AND current_setting('track_counts') = 'on' AND NOT EXISTS (SELECT 1 FROM pg_class
+		WHERE relname LIKE 'pawl\_%' AND pg_table_is_visible(oid) AND reloptions && ARRAY['autovacuum_enabled=false', 'autovacuum_enabled=off'])`
 
 // settings looks for what weakens the guarantees. Most of it is mended in each transaction; it is said because other
 // programs on the same server do not do that.
 func settings(ctx context.Context, db *sql.DB) ([]pawl.Finding, error) {
 	var version, idle, standbys int64
 	var name, fsync, fullPages, commit, syncStandbys, isolation string
-	var standby bool
+	var standby, vacuums bool
 	err := db.QueryRowContext(ctx, selectSettings).Scan(&version, &name, &fsync, &fullPages, &commit, &syncStandbys, &isolation,
-		&idle, &standbys, &standby)
+		&idle, &standbys, &standby, &vacuums)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +50,8 @@ func settings(ctx context.Context, db *sql.DB) ([]pawl.Finding, error) {
 		"nothing to do unless your own transactions suffer")
 	warn(idle == 0, "idle_in_transaction_session_timeout is 0: a frozen program can hold a run's lock for ever",
 		"set it for the role; Pawl's own transactions do that for themselves")
+	warn(!vacuums, "autovacuum is off, in the server or for a table of Pawl's: what changed or deleted rows took up is not used again, and claims get slower",
+		"turn on autovacuum and track_counts, and reset the table's autovacuum_enabled")
 	warn(standby, "this server is a standby and takes no writes", "point the URL at the primary")
 	return found, nil
 }

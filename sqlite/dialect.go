@@ -88,6 +88,8 @@ func dialect(h hooks.Store, name string) sqlstore.Dialect {
 			AnyOf:    "IN (",
 			End:      ")",
 			ByID:     " INDEXED BY sqlite_autoindex_pawl_runs_1",
+			ByRun:    " INDEXED BY sqlite_autoindex_pawl_steps_1",
+			ByKey:    " INDEXED BY sqlite_autoindex_pawl_keys_1",
 			Stamp:    "strftime('%Y-%m-%dT%H:%M:%fZ', ",
 			Stamped:  " / 1000000.0, 'unixepoch')",
 			Table:    "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = $1",
@@ -95,8 +97,27 @@ func dialect(h hooks.Store, name string) sqlstore.Dialect {
 		Classify:      classify,
 		CommitUnknown: func(err error) bool { return code(err)&0xff == lib.SQLITE_IOERR },
 		Settings:      func(ctx context.Context, db *sql.DB) ([]pawl.Finding, error) { return settings(ctx, db, name) },
+		GiveBack:      giveBack,
 		MigrateHint:   "open it with sqlite.Open",
 	}
+}
+
+// The file keeps an eighth of its pages, and at least these, free for what comes next: what is given back has to be asked
+// for again. A statement gives back so many; each of them is a page that is moved.
+const (
+	sparePages = 256
+	givePages  = 500
+)
+
+// giveBack works on files that were made with incremental vacuuming; others keep their size, and reuse what is free.
+func giveBack(ctx context.Context, db *sql.DB) (string, error) {
+	var free, pages, vacuum int64
+	err := db.QueryRowContext(ctx, "SELECT freelist_count, page_count, auto_vacuum FROM pragma_freelist_count, pragma_page_count, pragma_auto_vacuum").
+		Scan(&free, &pages, &vacuum)
+	if err != nil || vacuum != autoVacuumIncremental || free <= max(pages/8, sparePages) {
+		return "", err
+	}
+	return fmt.Sprintf("PRAGMA incremental_vacuum(%d)", givePages), nil
 }
 
 // code is the extended result code, 0 if err is not SQLite's.
@@ -144,6 +165,10 @@ func (s *Store) setUp(ctx context.Context, memory bool, h hooks.Store) error {
 
 // claimFile marks an empty database as Pawl's, and refuses one that somebody else has put something into.
 func (s *Store) claimFile(ctx context.Context) error {
+	// Only an empty file takes it on, and has it for good.
+	if _, err := s.Writer().ExecContext(ctx, "PRAGMA auto_vacuum = INCREMENTAL"); err != nil {
+		return err
+	}
 	tx, err := s.Writer().BeginTx(ctx, nil)
 	if err != nil {
 		return err

@@ -343,3 +343,76 @@ func TestBusyProcessLeavesGaps(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What deleted runs took up is given back to the system, in bounded steps, down to what is kept for new ones; a file that was
+// made otherwise says so.
+func TestSpaceIsGivenBack(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "pawl.db")
+	s, err := sqlite.Open(path, &sqlite.Options{Hooks: &hooks.Store{Offset: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := make([]pawl.RunRow, 2000)
+	for i := range rows {
+		rows[i] = newRun()
+		rows[i].State, rows[i].Ended, rows[i].Input = pawl.Succeeded, time.Now().UnixMicro(), []byte(strings.Repeat("x", 9000))
+	}
+	if err := s.Update(t.Context(), func(ctx context.Context, tx pawl.Txn) error { return tx.InsertRuns(ctx, rows) }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.DB().ExecContext(t.Context(), "UPDATE pawl_test_clock SET offset_us = offset_us + 7200000000"); err != nil {
+		t.Fatal(err)
+	}
+	pages := func(pragma string) (n int) {
+		if err := s.Writer().QueryRowContext(t.Context(), "PRAGMA "+pragma).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := pages("page_count")
+	for p := (pawl.PruneTerms{Runs: time.Hour}); ; {
+		had := pages("page_count")
+		got, err := s.Prune(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := had - pages("page_count"); left > 505 { // a page that says where others belong goes with them
+			t.Errorf("one call gave back %d pages, want about 500 at most", left)
+		}
+		if p.After = got.Next; !got.More && got.Next == "" {
+			break
+		}
+	}
+	if after, free := pages("page_count"), pages("freelist_count"); after > before/4 || free > 256 {
+		t.Errorf("%d of %d pages are left, %d of them free; want at most a quarter, 256 of them free", after, before, free)
+	}
+	if text := findings(t, s); strings.Contains(text, "never gets smaller") {
+		t.Errorf("findings: %s", text)
+	}
+	if _, err := s.Writer().ExecContext(t.Context(), "PRAGMA auto_vacuum = NONE; VACUUM"); err != nil {
+		t.Fatal(err)
+	}
+	if text := findings(t, s); !strings.Contains(text, "never gets smaller") {
+		t.Errorf("findings on a file without incremental vacuum: %q", text)
+	}
+	if got, err := s.Prune(t.Context(), pawl.PruneTerms{Runs: time.Hour}); err != nil || got != (pawl.Pruned{}) {
+		t.Errorf("Prune on such a file = %+v, %v", got, err)
+	}
+	closeStore(t, s)
+	if info, err := os.Stat(path); err != nil || info.Size() > int64(before)*4096/4 {
+		t.Errorf("the file has %d bytes, %v; it had %d pages", info.Size(), err, before)
+	}
+}
+
+func findings(t *testing.T, s *sqlite.Store) (text string) {
+	t.Helper()
+	found, err := s.Check(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		text += f.Text + "\n"
+	}
+	return text
+}

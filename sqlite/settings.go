@@ -10,6 +10,9 @@ import (
 	"github.com/pawlrun/pawl/internal/host"
 )
 
+// autoVacuumIncremental is what PRAGMA auto_vacuum reads if free pages may be given back in parts.
+const autoVacuumIncremental = 2
+
 // settings looks at the file and at how it was opened.
 func settings(ctx context.Context, db *sql.DB, name string) ([]pawl.Finding, error) {
 	var found []pawl.Finding
@@ -17,11 +20,14 @@ func settings(ctx context.Context, db *sql.DB, name string) ([]pawl.Finding, err
 		found = append(found, pawl.Finding{Level: level, Rule: "setting", Text: text, Advice: advice})
 	}
 	var journal, integrity string
-	var synchronous int
+	var synchronous, vacuum int
 	if err := db.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&journal); err != nil {
 		return nil, err
 	}
 	if err := db.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&synchronous); err != nil {
+		return nil, err
+	}
+	if err := db.QueryRowContext(ctx, "PRAGMA auto_vacuum").Scan(&vacuum); err != nil {
 		return nil, err
 	}
 	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&integrity); err != nil {
@@ -38,6 +44,10 @@ func settings(ctx context.Context, db *sql.DB, name string) ([]pawl.Finding, err
 	}
 	if integrity != "ok" {
 		add("error", "the file is damaged: "+integrity, "restore a backup, then run pawl doctor --after-restore")
+	}
+	if vacuum != autoVacuumIncremental && !memory {
+		add("warn", "the file never gets smaller: the space of deleted runs is reused, and not given back to the system",
+			"if that matters, stop all workers and run sqlite3 FILE 'PRAGMA auto_vacuum=INCREMENTAL; VACUUM'")
 	}
 	if fsName, yes := host.NetworkFS(filepath.Dir(name)); yes && !memory {
 		add("warn", "the file is on a network file system ("+fsName+")", "move it to a local directory, or use PostgreSQL")

@@ -31,6 +31,9 @@ type Dialect struct {
 	CommitUnknown func(error) bool
 	// Settings looks at how the database is set up.
 	Settings func(ctx context.Context, db *sql.DB) ([]pawl.Finding, error)
+	// GiveBack gives a statement that returns a bounded part of the file's free space to the system, "" if there is too
+	// little to be worth it. Nil where the server deals with free space by itself.
+	GiveBack func(ctx context.Context, db *sql.DB) (statement string, err error)
 	// Locker lets one migrator in at a time. Nil if the database's own locks suffice.
 	Locker func() (lock.Locker, error)
 	// MigrateHint ends the error about a schema that is missing or old, with what to do.
@@ -51,9 +54,12 @@ type Fragments struct {
 	AnyOf    string // {anyof}…{end}: an IN over a sub-select that is a look-up for each of its rows
 	End      string
 	ByID     string // {byid}: after pawl_runs, insists on the primary key
+	ByRun    string // {byrun}: the same after pawl_steps
+	ByKey    string // {bykey}: the same after pawl_keys
 	Stamp    string // {stamp}…{stamped}: microseconds as a timestamp for people
 	Stamped  string
 	Table    string // {table}: a query that gives the number of tables called $1
+	Churn    string // {churn}: after a CREATE TABLE, for one whose rows change much more often than its size
 }
 
 // Class is what an error means for the transaction it came from.
@@ -78,8 +84,8 @@ type texts struct {
 func newTexts(f Fragments) *texts {
 	return &texts{r: strings.NewReplacer(
 		"{now}", f.Now, "{leasenow}", f.LeaseNow, "{clock}", f.Clock, "{server}", f.Server, "{lock}", f.Lock, "{skip}", f.Skip,
-		"{id}", f.ID, "{bytes}", f.Bytes, "{c}", f.C, "{anyof}", f.AnyOf, "{end}", f.End, "{byid}", f.ByID,
-		"{stamp}", f.Stamp, "{stamped}", f.Stamped, "{table}", f.Table,
+		"{id}", f.ID, "{bytes}", f.Bytes, "{c}", f.C, "{anyof}", f.AnyOf, "{end}", f.End, "{byid}", f.ByID, "{byrun}", f.ByRun, "{bykey}", f.ByKey,
+		"{stamp}", f.Stamp, "{stamped}", f.Stamped, "{table}", f.Table, "{churn}", f.Churn,
 	)}
 }
 

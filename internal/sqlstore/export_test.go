@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,6 +46,22 @@ func (s *Store) Hot() []Hot {
 		{"attempts", selectAttempts, "pawl_attempts", "pkey"},
 		{"open entries", selectOpenEntries, "pawl_inbox", ""},
 		{"find", findRuns, "pawl_runs", "pkey"},
+		{"oldest runs", selectOldest, "pawl_runs", "pkey"},
+		{"gone keys", selectGone, "pawl_keys", "gone"},
+		{"gone acts", selectGone, "pawl_audit", "gone"},
+		{"lock lineages", withIDs(lockRuns), "pawl_runs", "lineage"},
+		{"lock first runs", withIDs(lockRuns), "pawl_runs", "pkey"},
+		{"fates", withIDs(selectFates), "pawl_runs", "pkey"},
+		{"fates by steps", withIDs(selectFates), "pawl_steps", "pkey"},
+		{"mark keys", withIDs(markKeys), "pawl_keys", "pkey"},
+		{"mark acts", withIDs(markActs), "pawl_audit", "run"},
+		{"delete steps", withIDs(deleteSteps), "pawl_steps", "pkey"},
+		{"delete attempts", withIDs(deleteAttempts), "pawl_attempts", "pkey"},
+		{"delete entries", withIDs(deleteEntries), "pawl_inbox", "run"},
+		{"delete evidence", withIDs(deleteEvidence), "pawl_evidence", "pkey"},
+		{"delete runs", withIDs(deleteRuns), "pawl_runs", "pkey"},
+		{"delete keys", deleteKeys, "pawl_keys", "gone"},
+		{"delete acts", deleteActs, "pawl_audit", "gone"},
 		{"live runs", live.text(selectRuns, byRun, 10), "pawl_runs", ""},
 	}
 	for i := range hot {
@@ -69,4 +86,14 @@ func (s *Store) HasOf() []pawl.WorkerID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.has))
+}
+
+// PruneOn looks and deletes as Prune does, in one transaction of the caller's.
+func (s *Store) PruneOn(ctx context.Context, conn pawl.Conn, p pawl.PruneTerms) (done pawl.Pruned, err error) {
+	t := &txn{s: s, c: conn}
+	due, err := t.pruneDue(ctx, p)
+	if err == nil && (len(due.lineages) > 0 || due.keys || due.acts) {
+		err = t.prune(ctx, p, due, &done)
+	}
+	return done, err
 }

@@ -154,8 +154,8 @@ func (t *txn) Evidence(ctx context.Context, run pawl.RunID) ([]pawl.EvidenceRow,
 
 const auditColumns = `id, at, act, by_whom, why, run, step, entry, detail`
 
-const insertAudit = `INSERT INTO pawl_audit (` + auditColumns + `)
-VALUES ($1, CASE WHEN $2 THEN {now} ELSE $3 END, $4, $5, $6, $7, $8, $9, $10) RETURNING at`
+const insertAudit = `INSERT INTO pawl_audit (` + auditColumns + `, gone)
+VALUES ($1, CASE WHEN $2 THEN {now} ELSE $3 END, $4, $5, $6, $7, $8, $9, $10, CASE WHEN $11 THEN {now} END) RETURNING at`
 
 // AddAudit sets a.ID and a.At where they are empty.
 func (t *txn) AddAudit(ctx context.Context, a *pawl.AuditRow) error {
@@ -167,7 +167,7 @@ func (t *txn) AddAudit(ctx context.Context, a *pawl.AuditRow) error {
 		a.ID = id
 	}
 	_, err = t.row(ctx, insertAudit, []any{a.ID, a.At == 0, num(a.At), a.Act, payload.Clean(a.By, 400), said(a.Why), str(a.Run), str(a.Step),
-		str(a.Entry), said(a.Detail)}, []any{&a.At})
+		str(a.Entry), said(a.Detail), a.Run == ""}, []any{&a.At})
 	if err != nil {
 		return fmt.Errorf("record act %q: %w", a.Act, err)
 	}

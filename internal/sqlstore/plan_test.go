@@ -72,7 +72,8 @@ func plans(t *testing.T, s *sqlstore.Store, large int, explain explain) {
 	check("large")
 }
 
-// fill adds n finished runs with three steps each, and a few live ones, and lets the planner know.
+// fill adds n finished runs, some with three steps, a product key and an act each, and a few live ones, and lets the planner
+// know.
 func fill(t *testing.T, s *sqlstore.Store, conn *sql.Conn, n int) {
 	t.Helper()
 	tx, err := conn.BeginTx(t.Context(), nil)
@@ -100,6 +101,18 @@ func fill(t *testing.T, s *sqlstore.Store, conn *sql.Conn, n int) {
 					t.Fatal(err)
 				}
 			}
+		}
+	}
+	for i := range rows {
+		if i%20 != 0 && i >= 3 {
+			continue
+		}
+		key := pawl.KeyRow{KeyName: "refund", Key: pawl.Key(rows[i].ID), Lineage: rows[i].ID}
+		if _, _, err := on.ClaimKey(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		if err := on.AddAudit(t.Context(), &pawl.AuditRow{Act: "cancel", By: "ann", Run: rows[i].ID}); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if err := tx.Commit(); err != nil {
@@ -148,7 +161,7 @@ func query(t *testing.T, conn *sql.Conn, column int, text string, args ...any) (
 }
 
 // In SQLite's plans a full read is SCAN and a look-up SEARCH. Tables stand there under their alias.
-var sqliteScan = regexp.MustCompile(`^SCAN (pawl_runs|pawl_steps|pawl_attempts|pawl_inbox|pawl_keys|r|s|e|k)\b`)
+var sqliteScan = regexp.MustCompile(`^SCAN (pawl_runs|pawl_steps|pawl_attempts|pawl_inbox|pawl_evidence|pawl_keys|pawl_audit|r|s|e|k|a)\b`)
 
 func explainSQLite(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []string, wrong string) {
 	lines = query(t, conn, 3, "EXPLAIN QUERY PLAN "+hot.Text, make([]any, params(hot.Text))...)

@@ -1,5 +1,5 @@
 -- Times are microseconds since 1970 UTC by the store's clock, durations microseconds. Zero values are NULL where the
--- column allows it. {id}, {bytes}, {c} and {stamp} stand for what the two databases write differently.
+-- column allows it. {id}, {bytes}, {c}, {churn} and {stamp} stand for what the two databases write differently.
 
 CREATE TABLE pawl_meta (
 	one       BIGINT PRIMARY KEY CHECK (one = 1),
@@ -49,7 +49,7 @@ CREATE TABLE pawl_runs (
 	CONSTRAINT pawl_runs_due CHECK (CASE state WHEN 'queued' THEN due IS NOT NULL WHEN 'waiting' THEN TRUE ELSE due IS NULL END),
 	CONSTRAINT pawl_runs_owned CHECK ((state = 'running') = (owner IS NOT NULL)),
 	CONSTRAINT pawl_runs_end CHECK ((state IN ('succeeded', 'failed', 'cancelled')) = (ended IS NOT NULL))
-);
+){churn};
 
 -- No predicate below is one that the statement which locks a run by its id implies: the planner would scan the whole
 -- index instead of looking up the id.
@@ -170,10 +170,14 @@ CREATE TABLE pawl_audit (
 	run     {id},
 	step    TEXT,
 	entry   {id},
-	detail  TEXT
+	detail  TEXT,
+	gone    BIGINT
 );
 
 CREATE INDEX pawl_audit_run ON pawl_audit (run, id) WHERE run IS NOT NULL;
+-- gone, here and in pawl_keys, is NULL while the run is there. It is the time from which the row is kept for a term of its
+-- own; an act that is about no run has it from the beginning.
+CREATE INDEX pawl_audit_gone ON pawl_audit (gone) WHERE gone IS NOT NULL;
 
 -- The product key comes first in the primary key, so that runs are also found by it alone.
 CREATE TABLE pawl_keys (
@@ -183,8 +187,12 @@ CREATE TABLE pawl_keys (
 	lineage     {id}    NOT NULL,
 	end_state   TEXT    CHECK (end_state IN ('succeeded', 'failed', 'cancelled')),
 	ended       BIGINT,
+	gone        BIGINT,
 	PRIMARY KEY (product_key, key_name)
 );
+
+-- Not of ended: a run's end must not have an index here to write to.
+CREATE INDEX pawl_keys_gone ON pawl_keys (gone) WHERE gone IS NOT NULL;
 
 -- A lease has expired when its clock is not the one that can be read now, or when expires has passed by that clock.
 CREATE TABLE pawl_workers (
