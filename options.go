@@ -289,7 +289,9 @@ func KeyTTL(d time.Duration) KeyedOption {
 	})
 }
 
-// Settle is how long after an attempt's deadline the far end may still act on what it was sent. Zero means 1 min.
+// Settle is how long after an attempt's deadline the far end may still act on what it was sent. Zero means 1 min. It is
+// not waited for where the attempt's process has reported its end, or is known to be dead: whoever looks then must know
+// that the far end is through with what it was sent.
 func Settle(d time.Duration) EffectOption {
 	return effectOption(func(o *stepOptions) {
 		if d < 0 {
