@@ -107,10 +107,8 @@ func parseAnswer(text []byte) (got answer, err error) {
 		if err != nil {
 			return answer{}, errors.New("it is empty")
 		}
-		word, rest, _ := strings.Cut(line, " ")
-		code, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-		status, err := strconv.Atoi(code)
-		if !strings.HasPrefix(word, "HTTP/") || err != nil || status < 100 || status > 999 {
+		status, ok := statusOf(line)
+		if !ok {
 			return answer{}, errors.New(`it does not begin with a status line such as "HTTP/1.1 429 Too Many Requests"`)
 		}
 		header, err := head.ReadMIMEHeader()
@@ -127,6 +125,14 @@ func parseAnswer(text []byte) (got answer, err error) {
 		}
 		text = body
 	}
+}
+
+// statusOf reads a status line.
+func statusOf(line string) (status int, ok bool) {
+	word, rest, _ := strings.Cut(line, " ")
+	code, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+	status, err := strconv.Atoi(code)
+	return status, strings.HasPrefix(word, "HTTP/") && err == nil && status >= 100 && status <= 999
 }
 
 func (a *app) answerOf(status int, headers []string, body string) (answer, error) {

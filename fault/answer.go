@@ -377,19 +377,25 @@ func (a *answer) see(path []byte, v value) {
 	if v.says() && inError(path) {
 		a.failed = true
 	}
-	if len(path) > 0 && bytes.IndexByte(path, '.') < 0 && path[len(path)-1] != ']' {
-		a.members++
-		if v.kind == '{' && bytes.HasSuffix(path, []byte("Exception")) {
-			a.exception = string(path)
-		}
-	}
+	a.member(path, v)
 	switch {
 	case put != nil:
 		put(a, v)
-	case a.exception != "" && len(path) == len(a.exception)+len(".message") && string(path) == a.exception+".message":
+	case a.exception != "" && string(path) == a.exception+".message":
 		toMessage(a, v)
 	case !known && len(path) > 0 && v.kind != 'n':
 		a.substance = true
+	}
+}
+
+// member counts the members of the body, and notes one that is named after an exception.
+func (a *answer) member(path []byte, v value) {
+	if len(path) == 0 || bytes.IndexByte(path, '.') >= 0 || path[len(path)-1] == ']' {
+		return
+	}
+	a.members++
+	if v.kind == '{' && bytes.HasSuffix(path, []byte("Exception")) {
+		a.exception = string(path)
 	}
 }
 

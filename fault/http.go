@@ -324,15 +324,19 @@ func (p *provider) insideSuccess(a *answer) (Fault, bool) {
 	if f, ok := finished(a); ok {
 		return f, true
 	}
-	job := a.state != "" && a.object != "response" // how it stands is all that there is to say
-	nothing := a.empty || a.json && !a.substance && a.finish == "" && !job
-	if p.model && a.http == http.StatusOK && nothing && !a.cut {
+	if p.model && a.http == http.StatusOK && a.nothing() {
 		if f := p.judge(a); a.code != "" && f.Reason != ReasonUnrecognized {
 			return f, true // nothing but a code
 		}
 		return unreadable, true
 	}
 	return Fault{}, false
+}
+
+// nothing reports whether there is no result in the answer.
+func (a *answer) nothing() bool {
+	job := a.state != "" && a.object != "response" // how it stands is all that there is to say
+	return !a.cut && (a.empty || a.json && !a.substance && a.finish == "" && !job)
 }
 
 // unnamed is an error inside a success that has no name anybody knows.

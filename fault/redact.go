@@ -141,21 +141,30 @@ func assigned(s string, i int) (from, to int) {
 	for from < len(s) && s[from] == ' ' {
 		from++
 	}
-	if cookie := name == "cookie" || name == "set-cookie"; !cookie && !isSecretName(name) {
+	switch cookie := name == "cookie" || name == "set-cookie"; {
+	case cookie && !quotedName:
+		return from, from + lengthUntil(s[from:], "\n\"")
+	case !cookie && !isSecretName(name):
 		return 0, 0
-	} else if cookie && !quotedName {
-		to = from
-		for to < len(s) && s[to] != '\n' && s[to] != '"' {
-			to++
-		}
-		return from, to
 	}
+	return secretValue(s, i, from)
+}
+
+func lengthUntil(s, stops string) int {
+	if n := strings.IndexAny(s, stops); n >= 0 {
+		return n
+	}
+	return len(s)
+}
+
+// secretValue returns where the value that begins at from, after the sign at i, stands; nothing if it is no secret.
+func secretValue(s string, i, from int) (int, int) {
 	quote := byte(0)
 	for from < len(s) && strings.IndexByte("\\\"'", s[from]) >= 0 {
 		quote = s[from]
 		from++
 	}
-	to = valueEnd(s, from, quote)
+	to := valueEnd(s, from, quote)
 	value := s[from:to]
 	if scheme, _, ok := strings.Cut(value, " "); ok && isScheme(scheme) && quote != 0 {
 		from += len(scheme) + 1

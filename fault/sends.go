@@ -252,12 +252,20 @@ func (s *send) judgeSuccess() *Fault {
 			return course.end()
 		}
 	case s.provider.model && s.readable():
-		body, _ := s.body.whole()
-		f := FromHTTP(s.provider.name, s.seen.Status, s.header, body)
-		nothing := f != nil && f.Reason == ReasonResponseUnreadable
-		if f != nil && failedIn("", body) || nothing && (!json.Valid(body) || s.generates()) {
-			return f
-		}
+		return s.judgeBody()
+	}
+	return nil
+}
+
+// judgeBody finds an error in the body of a success, or that it should have a result and has none.
+func (s *send) judgeBody() *Fault {
+	body, _ := s.body.whole()
+	f := FromHTTP(s.provider.name, s.seen.Status, s.header, body)
+	switch {
+	case f == nil, failedIn("", body):
+		return f
+	case f.Reason == ReasonResponseUnreadable && (!json.Valid(body) || s.generates()):
+		return f
 	}
 	return nil
 }

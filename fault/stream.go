@@ -78,13 +78,7 @@ func (s *stream) lines(body []byte) {
 			continue
 		}
 		if line[0] == '{' || line[0] == '[' || line[0] == 0x1e {
-			if end := line[len(line)-1]; end == '{' || end == '[' || end == ',' {
-				s.text = append(s.text[:0], bytes.TrimLeft(line[:min(len(line), maxBody)], "\x1e[")...)
-				if len(s.text) > 0 {
-					continue
-				}
-			}
-			s.event("", bytes.TrimLeft(line, "\x1e"))
+			s.json(line)
 			continue
 		}
 		field, text, _ := bytes.Cut(line, []byte(":"))
@@ -101,6 +95,17 @@ func (s *stream) lines(body []byte) {
 	}
 	s.whole()
 	s.dispatch()
+}
+
+// json takes in a line that begins like JSON: an event, or the beginning of one over several lines.
+func (s *stream) json(line []byte) {
+	if end := line[len(line)-1]; end == '{' || end == '[' || end == ',' {
+		s.text = append(s.text[:0], bytes.TrimLeft(line[:min(len(line), maxBody)], "\x1e[")...)
+		if len(s.text) > 0 {
+			return
+		}
+	}
+	s.event("", bytes.TrimLeft(line, "\x1e"))
 }
 
 // more takes in a line of a JSON value over several lines, which ends where it stands at the margin again. It reports
