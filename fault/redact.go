@@ -110,7 +110,7 @@ func redactAssigned(s string) string {
 		case ':', '=':
 			from, to = assigned(s, i)
 		case ' ':
-			if isScheme(wordBefore(s, i)) {
+			if endsInScheme(s[:i]) {
 				if from, to = i+1, valueEnd(s, i+1, 0); !secretAfterScheme(s[from:to]) {
 					to = from
 				}
@@ -201,6 +201,14 @@ func valueEnd(s string, i int, quote byte) int {
 		i++
 	}
 	return i
+}
+
+// endsInScheme is isScheme of the last word. Nearly all words are told by their last letters.
+func endsInScheme(s string) bool {
+	if n := len(s); n < len("basic") || s[n-1]|' ' != 'c' && (s[n-1]|' ' != 'r' || s[n-2]|' ' != 'e') {
+		return false
+	}
+	return isScheme(wordBefore(s, len(s)))
 }
 
 func isScheme(word string) bool {
