@@ -107,7 +107,7 @@ func (s *stepRun) used(row *StepRow, rep *report) {
 		row.Usage.TokensIn, row.Usage.TokensOut = seen.InputTokens, seen.OutputTokens
 	}
 	if row.Usage.CostMicros == 0 {
-		row.Usage.CostMicros = s.x.e.estimate(s.http)
+		row.Usage.CostMicros = s.http.Estimate(s.x.e.o.prices())
 	}
 	row.Sent = nil
 	if len(sends) == 0 {
@@ -122,24 +122,4 @@ func (s *stepRun) used(row *StepRow, rep *report) {
 		s.x.log.Warn("the attempt sent more than one request: turn off the client's own retries", "step", row.Name,
 			"attempt", row.Attempt, "requests", ev.Requests, "replays", ev.Replays)
 	}
-}
-
-// manySends is where an attempt's record of its requests stops to be one by one.
-const manySends = 64
-
-// estimate is what the attempt's requests probably cost, in micro-dollars, as far as the prices are known.
-func (e *Engine) estimate(a *fault.Attempt) (micros int64) {
-	used := a.UsageByModel()
-	if sends := a.Sends(); len(sends) < manySends { // one by one, because a long prompt may cost more
-		used = used[:0]
-		for i := range sends {
-			used = append(used, sends[i].Usage)
-		}
-	}
-	for _, u := range used {
-		if cost, ok := e.o.prices().Estimate(u); ok {
-			micros += cost
-		}
-	}
-	return micros
 }

@@ -370,6 +370,32 @@ func TestEvidenceAgainstAnAnswer(t *testing.T) {
 	})
 }
 
+// A worker that cannot reach the database goes on trying to report, for as long as it lives: nobody else knows.
+func TestReportOutlastsALongOutage(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		var p *proc
+		s.on("mail", func(context.Context, int) (string, error) {
+			p.kill()
+			go func() {
+				time.Sleep(3 * time.Minute)
+				p.store.dead.Store(false)
+			}()
+			time.Sleep(30 * time.Second) // another worker has taken the run over
+			return "late", nil
+		})
+		w := mailer(s)
+		p = s.spawn("b1", w)
+		id := begin(s, w, "x")
+		for s.count("mail") == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		s.spawn("b1", w)
+		s.blocked(id, pawl.AskUncertain)
+		result(t, s.reach(id, pawl.Succeeded), "c(late)")
+		s.want(map[string]int{"mail": 1})
+	})
+}
+
 // The same where a retry inherited the question, was told that nothing happened, and has sent again.
 func TestEvidenceAgainstAnHeir(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {

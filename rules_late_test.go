@@ -484,3 +484,62 @@ func TestHungTransactionHoldsNobodyUp(t *testing.T) {
 		close(hang)
 	})
 }
+
+// A report that comes while the next worker has the run, and before that one ends it without another attempt, is heeded at
+// the run's end: nobody is asked what is known.
+func TestReportBeforeACancelledRunEnds(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		var p *proc
+		ends := make(chan struct{})
+		s.on("pay", func(context.Context, int) (string, error) {
+			p.kill()
+			<-ends
+			p.store.dead.Store(false)
+			return "late", nil
+		})
+		var bodies atomic.Int64
+		w := flow("pays", "v1", func(run *pawl.Run, in string) (string, error) {
+			if bodies.Add(1) > 1 {
+				close(ends)
+				time.Sleep(10 * time.Second) // the report comes
+			}
+			return s.keyed(run, "pay", in)
+		})
+		p = s.spawn("b1", w)
+		id := begin(s, w, "x")
+		for s.count("pay") == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if _, err := s.desk.Cancel(t.Context(), id, ann); err != nil {
+			t.Fatal(err)
+		}
+		s.spawn("b1", w)
+		d := s.reach(id, pawl.Cancelled)
+		if st := step(t, d, "pay"); st.State != pawl.StepSucceeded || len(d.Entries) != 0 || len(d.Evidence) != 1 {
+			t.Errorf("step is %s with entries %+v and evidence %+v, want it to have succeeded by the report", st.State, d.Entries, d.Evidence)
+		}
+	})
+}
+
+// "Did not happen" is no answer to a question that the attempt's own worker has answered.
+func TestAnswerAgainstAReport(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		id, en := uncertain(s)
+		err := s.bench.store.Update(t.Context(), func(ctx context.Context, tx pawl.Txn) error {
+			row, err := tx.Step(ctx, id, "mail")
+			if err != nil {
+				return err
+			}
+			return tx.AddEvidence(ctx, &pawl.EvidenceRow{Run: id, Step: "mail", Attempt: row.Attempt, Worker: row.Worker, Source: "worker",
+				Verdict: pawl.Happened, Value: []byte(`"late"`)})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(max(0, time.Until(en.OverAt)) + time.Second)
+		if err := s.answer(en, pawl.AnswerDidNotHappen, "ann"); !errors.Is(err, pawl.ErrConflict) || !strings.Contains(err.Error(), "reported") {
+			t.Errorf("got %v, want a conflict that tells of the report", err)
+		}
+		s.want(map[string]int{"mail": 1})
+	})
+}

@@ -478,7 +478,12 @@ func (w *worker) sweepOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	asked := make(map[RunID]bool)
 	for i := range open {
+		if asked[open[i].Run] {
+			continue
+		}
+		asked[open[i].Run] = true
 		if err := w.e.noteDead(ctx, open[i].Run); err != nil {
 			return err
 		}

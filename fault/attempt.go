@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -115,6 +116,28 @@ func (a *Attempt) UsageByModel() []Usage {
 	return slices.SortedFunc(maps.Values(sums), func(x, y Usage) int {
 		return cmp.Or(cmp.Compare(x.Provider, y.Provider), cmp.Compare(x.Model, y.Model))
 	})
+}
+
+// Estimate returns what the attempt's requests probably cost, in micro-dollars, those left out whose price nobody knows. Each
+// request is priced by itself, because a long prompt may cost more; of the oldest, beyond the latest 64, the sum is.
+func (a *Attempt) Estimate(p *Prices) (microUSD int64) {
+	if a == nil {
+		return 0
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	add := func(u Usage) {
+		if cost, ok := p.Estimate(u); ok && microUSD <= math.MaxInt64-cost {
+			microUSD += cost
+		}
+	}
+	for _, u := range a.early.usage {
+		add(u)
+	}
+	for _, s := range a.sends {
+		add(s.snapshot().Usage)
+	}
+	return microUSD
 }
 
 func addTo(sums map[model]Usage, u Usage) {

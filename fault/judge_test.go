@@ -238,3 +238,34 @@ func TestVerdictIsSilentOnOtherAnswers(t *testing.T) {
 		}
 	}
 }
+
+// Each request is priced by itself: many short prompts are not one long one. Requests that are not kept one by one count too.
+func TestAttemptEstimatesEachRequest(t *testing.T) {
+	t.Parallel()
+	prices, err := fault.LoadPrices(strings.NewReader(`{"prices": [{"provider": "openai", "model": "m", "input": 2, "output": 2,
+		"long": {"over": 1000, "input": 4, "output": 4}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, c := website(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if _, err := io.WriteString(w, `{"model":"m","choices":[{"finish_reason":"stop","message":{"content":"x"}}],"usage":{"prompt_tokens":600,"completion_tokens":0}}`); err != nil {
+			t.Error(err)
+		}
+	})
+	a := &fault.Attempt{Kind: fault.KindRepeatable, Provider: "openai"}
+	for n := range 70 {
+		if _, _, err := request(fault.WithAttempt(t.Context(), a), t, c, http.MethodPost, url+"/v1/chat/completions", `{"model":"m"}`); err != nil {
+			t.Fatal(err)
+		}
+		if got := a.Estimate(prices); n == 1 && got != 2*1200 {
+			t.Errorf("two requests of 600 tokens: %d micro-dollars, want 2,400", got)
+		}
+	}
+	if got := a.Estimate(prices); got < 70*1200 {
+		t.Errorf("70 requests: %d micro-dollars, want 84,000 at least", got)
+	}
+	if got := (*fault.Attempt)(nil).Estimate(prices); got != 0 {
+		t.Errorf("no attempt: %d", got)
+	}
+}
