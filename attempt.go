@@ -264,14 +264,12 @@ func (s *stepRun) first() error {
 	case effect && x.row.Restored > 0:
 		row := s.next(nil)
 		row.State = StepUncertain
+		row.Begun, row.Deadline = AtWrite, AtWrite
+		if row.ProbeAfter > 0 {
+			row.NextProbe = AtWrite
+		}
 		op := stepOp{row: row, insert: true, entry: uncertainEntry(row,
 			fmt.Sprintf("the database was restored from a backup; %s %q may have happened after the backup was made", row.Kind, row.Name))}
-		op.fill = func(row *StepRow, now int64) {
-			row.Begun, row.Deadline = now, now
-			if row.ProbeAfter > 0 {
-				row.NextProbe = now
-			}
-		}
 		s.row, x.j.rows[s.path] = row, row
 		x.buffer(op)
 		return x.waitFor(row)
@@ -401,8 +399,10 @@ func (s *stepRun) next(prev *StepRow) *StepRow {
 	if s.c.intent() {
 		row.Key = s.key
 	}
-	row.Settle = micro(orDefault(o.settle, time.Minute))
-	row.KeyTTL = 0
+	row.Settle, row.KeyTTL = 0, 0
+	if s.c.intent() {
+		row.Settle = micro(orDefault(o.settle, time.Minute))
+	}
 	if s.c.kind == fault.KindKeyed {
 		row.KeyTTL = micro(orDefault(o.keyTTL, 24*time.Hour))
 	}
@@ -427,19 +427,17 @@ func orDefault(d, def time.Duration) time.Duration {
 // writeIntent makes the row durable before the effect, with everything it depends on.
 func (s *stepRun) writeIntent(row *StepRow) error {
 	prev, timeout := s.row, micro(s.c.timeout())
-	row.State = StepInFlight
-	op := stepOp{row: row, insert: prev == nil, fill: func(row *StepRow, now int64) {
-		row.Begun = now
-		if timeout > 0 {
-			row.Deadline = now + timeout
-		}
-		if prev == nil || prev.FirstIntent == 0 {
-			row.FirstIntent = now
-		}
-		if prev == nil || prev.FirstTry == 0 {
-			row.FirstTry = now
-		}
-	}}
+	row.State, row.Begun = StepInFlight, AtWrite
+	if timeout > 0 {
+		row.Deadline = AtWrite + timeout
+	}
+	if row.FirstIntent == 0 {
+		row.FirstIntent = AtWrite
+	}
+	if row.FirstTry == 0 {
+		row.FirstTry = AtWrite
+	}
+	op := stepOp{row: row, insert: prev == nil}
 	if prev != nil {
 		op.attempt = prev.Attempt
 		if prev.State == StepInFlight {
@@ -467,24 +465,21 @@ func (s *stepRun) succeed(row *StepRow, value []byte) {
 	}
 	op := s.move(row, StepSucceeded)
 	row.Value, row.ValueSize = value, len(value)
-	op.effects = s.c.intent()
+	op.effects, op.settles = s.c.intent(), s.c.intent()
 	s.x.buffer(op)
 }
 
 // move is the write that ends row's attempt in state.
 func (s *stepRun) move(row *StepRow, state StepState) stepOp {
 	prev := s.row
-	row.State = state
-	latency := micro(row.Usage.Latency)
-	op := stepOp{row: row, insert: prev == nil, fill: func(row *StepRow, now int64) {
-		row.Ended = now
-		if row.Begun == 0 || !s.c.intent() {
-			row.Begun = now - latency
-		}
-		if row.FirstTry == 0 {
-			row.FirstTry = row.Begun
-		}
-	}}
+	row.State, row.Ended = state, AtWrite
+	if row.Begun == 0 || !s.c.intent() {
+		row.Begun = AtWrite - micro(row.Usage.Latency)
+	}
+	if row.FirstTry == 0 && state != StepSucceeded {
+		row.FirstTry = row.Begun
+	}
+	op := stepOp{row: row, insert: prev == nil}
 	if prev != nil {
 		op.attempt = prev.Attempt
 	}

@@ -15,57 +15,83 @@ import (
 type stepOp struct {
 	row     *StepRow
 	insert  bool
-	attempt int // the stored attempt a move expects
-	// fill sets the times of row that come from the store's clock. It may run more than once.
-	fill    func(row *StepRow, now int64)
+	attempt int         // the stored attempt a move expects
 	lost    *AttemptRow // an attempt that ended without success, recorded with it
 	entry   *EntryRow   // an inbox entry that it opens
 	mark    bool        // only MarkStep
+	settles bool        // an intent of this claim that has succeeded
 	effects bool        // a result of a step with an intent: evidence if it cannot be written
 }
 
 // write is what an execution wants to become durable, all of it or nothing.
 type write struct {
-	run   RunID
+	run   *RunRow // as claimed
 	epoch int64
 	token int64
-	build string
 	ops   []stepOp
 	end   *runEnd
 }
 
-// writer is the one place of a process through which the journals are written. It bounds how many transactions are
-// open; the writes of one run come one after the other, because its execution waits for each.
-type writer struct {
-	e     *Engine
-	slots chan struct{}
-}
-
-func newWriter(e *Engine) *writer {
-	n := 8
-	if e.store.Name() == "sqlite" {
-		n = 1 // there is one write lock, waiting for it in order beats polling for it
+// change gives the write in the form that may share a transaction with those of other runs. Few need more than that: what
+// opens a question, records a failed attempt, lets go of a run that is not finished, or has to look first.
+func (q *write) change() (c Change, ok bool) {
+	c = Change{Run: q.run.ID, Epoch: q.epoch, Token: q.token}
+	if q.run.Lost > 0 {
+		return c, false
 	}
-	return &writer{e, make(chan struct{}, n)}
+	for i := range q.ops {
+		op := &q.ops[i]
+		switch {
+		case op.mark, op.lost != nil, op.entry != nil:
+			return c, false
+		case op.insert:
+			c.Insert = append(c.Insert, op.row)
+		case op.settles:
+			c.Settle = append(c.Settle, op.row)
+		default:
+			return c, false
+		}
+	}
+	if q.end != nil {
+		if q.end.finish == "" {
+			return c, false
+		}
+		c.End = &RunEnd{State: q.end.finish, Fault: q.end.fault, Row: q.run}
+		if q.end.finish == Succeeded {
+			c.End.Result = q.end.result
+		}
+	}
+	return c, true
 }
 
-// write makes q durable. It tries again while ctx lives, which ends with the trust in the lease. ErrLeaseLost means
-// that the run is not this worker's any more; nothing was written then.
+// write makes q durable: together with the writes of other runs if it is of the common kind, else in a transaction of its
+// own. It tries again while ctx lives, which ends with the trust in the lease. ErrLeaseLost means that the run is not
+// this worker's any more; nothing was written then.
 func (w *writer) write(ctx context.Context, q *write) error {
+	change, together := q.change()
 	unknown := false
 	for try := 0; ; try++ {
-		err := w.once(ctx, q, unknown)
+		var err error
+		if together {
+			w.e.hooks.Reach(hooks.CommitSending, string(q.run.ID), "")
+			err = w.join(ctx, change)
+		} else {
+			err = w.alone(ctx, q, unknown)
+		}
 		switch {
 		case err == nil, errors.Is(err, ErrLeaseLost), errors.Is(err, errUnstorable):
 			return err
 		case errors.Is(err, ErrCommitUnknown):
-			unknown = true
+			together, unknown = false, true
+		case errors.Is(err, ErrOneByOne) && together:
+			together = false
+			continue
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 		if try == 0 || try%20 == 0 {
-			w.e.log.Warn("journal write is tried again", "run", q.run, "try", try+1, "err", err)
+			w.e.log.Warn("journal write is tried again", "run", q.run.ID, "try", try+1, "err", err)
 		}
 		if err := pause(ctx, backoff(try, 20*time.Millisecond, time.Second)); err != nil {
 			return fmt.Errorf("%w: %w", err, ErrLeaseLost)
@@ -73,20 +99,36 @@ func (w *writer) write(ctx context.Context, q *write) error {
 	}
 }
 
-func (w *writer) once(ctx context.Context, q *write, unknown bool) error {
+// alone writes q in a transaction of its own.
+func (w *writer) alone(ctx context.Context, q *write, unknown bool) error {
 	select {
 	case w.slots <- struct{}{}:
 		defer func() { <-w.slots }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return w.e.store.Update(ctx, func(ctx context.Context, tx Txn) error {
-		if err := w.e.apply(ctx, tx, q, unknown); err != nil {
+	var written []StepRow
+	err := w.e.store.Update(ctx, func(ctx context.Context, tx Txn) (err error) {
+		if written, err = w.e.apply(ctx, tx, q, unknown); err != nil {
 			return err
 		}
-		w.e.hooks.Reach(hooks.CommitSending, string(q.run), "")
+		w.e.hooks.Reach(hooks.CommitSending, string(q.run.ID), "")
 		return nil
 	})
+	if err == nil {
+		q.landed(written)
+	}
+	return err
+}
+
+// landed gives the rows the form in which they are stored. A result is progress, which the run's row notes too.
+func (q *write) landed(written []StepRow) {
+	for i := range written {
+		*q.ops[i].row = written[i]
+		if written[i].State == StepSucceeded && !q.ops[i].mark {
+			q.run.Lost = 0
+		}
+	}
 }
 
 // errUnstorable marks a row that the store can never take, so that trying again is of no use.
@@ -94,73 +136,75 @@ var errUnstorable = errors.New("journal row cannot be stored")
 
 // apply is the fence and the write: lock the run's row, write only if this claim still holds it. With unknown set an
 // earlier try may have landed, or may have been on its way until the lock was given; what is found written is passed over.
-func (e *Engine) apply(ctx context.Context, tx Txn, q *write, unknown bool) error {
+// It returns the rows of q.ops as they are stored.
+func (e *Engine) apply(ctx context.Context, tx Txn, q *write, unknown bool) ([]StepRow, error) {
 	run, err := e.fence(ctx, tx, q)
 	if err != nil {
 		if unknown && run != nil && q.end != nil && run.Epoch == q.epoch+1 && run.Owner == "" {
-			return nil // the release landed
+			return nil, nil // the release landed
 		}
-		return err
+		return nil, err
 	}
 	now, err := tx.Now(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	progress, err := e.applyOps(ctx, tx, q, now, unknown)
+	written, progress, err := e.applyOps(ctx, tx, q, now, unknown)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if q.end != nil {
 		if progress {
 			run.Lost = 0
 		}
-		return q.end.apply(ctx, tx, run, now)
+		return written, q.end.apply(ctx, tx, run, now)
 	}
 	if progress && run.Lost > 0 {
 		run.Lost = 0
-		return tx.SaveRun(ctx, run)
+		return written, tx.SaveRun(ctx, run)
 	}
-	return nil
+	return written, nil
 }
 
 // fence locks the run's row and compares the claim. The row comes back with the error too.
 func (e *Engine) fence(ctx context.Context, tx Txn, q *write) (*RunRow, error) {
-	run, err := tx.LockRun(ctx, q.run)
+	run, err := tx.LockRun(ctx, q.run.ID)
 	if errors.Is(err, ErrNotFound) {
-		return nil, fmt.Errorf("run %s is gone: %w", q.run, ErrLeaseLost)
+		return nil, fmt.Errorf("run %s is gone: %w", q.run.ID, ErrLeaseLost)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if run.Epoch != q.epoch || run.Token != q.token || run.State != Running {
-		return run, fmt.Errorf("run %s is at epoch %d, %s: %w", q.run, run.Epoch, run.State, ErrLeaseLost)
+		return run, fmt.Errorf("run %s is at epoch %d, %s: %w", q.run.ID, run.Epoch, run.State, ErrLeaseLost)
 	}
 	return run, nil
 }
 
-// applyOps writes the journal rows and reports whether a result is among them.
-func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unknown bool) (progress bool, err error) {
+// applyOps writes the journal rows. It returns them as they are stored, and whether a result is among them.
+func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unknown bool) (written []StepRow, progress bool, err error) {
+	written = make([]StepRow, len(q.ops))
 	for i := range q.ops {
-		op := &q.ops[i]
-		if op.fill != nil {
-			op.fill(op.row, now)
-		}
-		progress = progress || !op.mark && op.row.State == StepSucceeded
+		op, row := q.ops[i], &written[i]
+		*row = *op.row
+		row.Resolve(now)
+		op.row = row
+		progress = progress || !op.mark && row.State == StepSucceeded
 		if unknown && !op.mark {
-			there, err := tx.Step(ctx, q.run, op.row.Name)
+			there, err := tx.Step(ctx, q.run.ID, row.Name)
 			if err != nil {
-				return false, err
+				return nil, false, err
 			}
-			if there != nil && there.State == op.row.State && there.Attempt == op.row.Attempt && there.Epoch == op.row.Epoch {
-				*op.row = *there
+			if there != nil && there.State == row.State && there.Attempt == row.Attempt && there.Epoch == row.Epoch {
+				*row = *there
 				continue
 			}
 		}
-		if err := e.applyOp(ctx, tx, op, now); err != nil {
-			return false, err
+		if err := e.applyOp(ctx, tx, &op, now); err != nil {
+			return nil, false, err
 		}
 	}
-	return progress, nil
+	return written, progress, nil
 }
 
 func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) error {

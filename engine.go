@@ -30,7 +30,8 @@ type Engine struct {
 	defs  map[VersionID]*definition
 	wake  chan struct{} // capacity 1, carries nothing: look for due runs now
 
-	build func() string
+	build  func() string
+	writer *writer
 
 	mu      sync.Mutex // guards waiters and space
 	waiters map[RunID][]chan struct{}
@@ -51,7 +52,7 @@ func New(s Store, o *Options, defs ...Definition) (*Engine, error) {
 	if err := e.o.check(); err != nil {
 		return nil, err
 	}
-	e.log, e.hooks, e.space = e.o.logger(), e.o.Hooks, e.o.Namespace
+	e.log, e.hooks, e.space, e.writer = e.o.logger(), e.o.Hooks, e.o.Namespace, newWriter(e)
 	e.build = sync.OnceValue(func() string { return buildRevision(e.o.Build) })
 	for _, d := range defs {
 		def := d.definition()

@@ -38,6 +38,8 @@ var (
 var (
 	// ErrCommitUnknown: the connection was lost while COMMIT was under way.
 	ErrCommitUnknown = errors.New("commit may or may not have been applied")
+	// ErrOneByOne: one of several changes does not hold, so none was made. Each has to be tried by itself.
+	ErrOneByOne = errors.New("one of several changes does not hold")
 	// ErrStepExists: a journal row of that name is there already.
 	ErrStepExists = errors.New("step is in the journal already")
 	// ErrLeaseLost: another worker may own the run now; what this one has not written is dropped.

@@ -274,7 +274,7 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 	if len(all) == 0 && end == nil {
 		return nil
 	}
-	err := x.w.writer.write(x.hold, x.write(all, end))
+	err := x.e.writer.write(x.hold, x.write(all, end))
 	switch {
 	case errors.Is(err, errUnstorable):
 		x.mu.Lock()
@@ -295,7 +295,7 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 }
 
 func (x *execution) write(ops []stepOp, end *runEnd) *write {
-	return &write{run: x.row.ID, epoch: x.row.Epoch, token: x.row.Token, build: x.w.id.Build, ops: ops, end: end}
+	return &write{run: &x.row, epoch: x.row.Epoch, token: x.row.Token, ops: ops, end: end}
 }
 
 // buffer keeps a result that the body may have before it is durable. It is written with the run's next write, or on

@@ -103,11 +103,7 @@ func (s *stepRun) decide(row *StepRow, f *fault.Fault) fault.Decision {
 
 func (s *stepRun) retryOp(row *StepRow, lost *AttemptRow, wait time.Duration) stepOp {
 	op := s.move(row, StepRetrying)
-	fill := op.fill
-	op.fill = func(row *StepRow, now int64) {
-		fill(row, now)
-		row.NextAt = now + micro(wait)
-	}
+	row.NextAt = AtWrite + micro(wait)
 	op.lost, op.effects = lost, s.c.intent()
 	return op
 }
@@ -157,17 +153,15 @@ func (s *stepRun) markUncertain(row *StepRow, lost *AttemptRow) {
 	if s.c.o.probe != nil && row.ProbeAfter == 0 {
 		row.ProbeAfter = max(1, micro(s.c.o.probeAfter))
 	}
+	if reported {
+		row.Ended = AtWrite
+	}
+	row.NextProbe = 0
+	if row.ProbeAfter > 0 {
+		row.NextProbe = row.Begun + row.ProbeAfter
+	}
 	op := stepOp{row: row, attempt: stored.Attempt, lost: lost, effects: reported,
 		entry: uncertainEntry(row, s.detail(row, reported))}
-	op.fill = func(row *StepRow, now int64) {
-		if reported {
-			row.Ended = now
-		}
-		row.NextProbe = 0
-		if row.ProbeAfter > 0 {
-			row.NextProbe = max(now, row.Begun+row.ProbeAfter)
-		}
-	}
 	s.row, s.x.j.rows[s.path] = row, row
 	s.x.buffer(op)
 }

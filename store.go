@@ -38,8 +38,50 @@ type Ledger interface {
 	UpdateSQL(ctx context.Context, hold time.Duration, fn func(ctx context.Context, tx Txn, user *sql.Tx) error) error
 	// View runs fn in one read-only snapshot.
 	View(ctx context.Context, fn func(ctx context.Context, tx Txn) error) error
+	// Write applies changes of several runs in one transaction and, on PostgreSQL, one round trip: all of them or none.
+	// It returns the store's clock in that transaction, has resolved the times of the rows by it (see [AtWrite]), and has
+	// waited for no lock of a run. [ErrOneByOne] says that one of the changes does not hold, or that a run is locked by
+	// somebody: nothing was written, and Update has to find out which.
+	Write(ctx context.Context, changes []Change) (now int64, err error)
 	// On gives the row operations inside a transaction that the caller began on this database and will end.
 	On(conn Conn) Txn
+}
+
+// AtWrite, added to a time of a row, makes it relative: the store puts its clock, as it is when it writes the row, in
+// place of AtWrite.
+const AtWrite int64 = 1 << 60
+
+func resolve(now int64, times ...*int64) {
+	for _, t := range times {
+		if *t > AtWrite/2 {
+			*t += now - AtWrite
+		}
+	}
+}
+
+// Resolve replaces the row's relative times.
+func (row *StepRow) Resolve(now int64) {
+	resolve(now, &row.Begun, &row.Ended, &row.Deadline, &row.FirstIntent, &row.NextAt, &row.FirstTry, &row.NextProbe)
+}
+
+// Change is what [Ledger.Write] does to one run: adds it, or, for the claim that holds it, writes journal rows and its end.
+type Change struct {
+	Start *RunRow // a new run; the claim is then none
+
+	Run    RunID
+	Epoch  int64 // of the claim, …
+	Token  int64 // … compared under the lock of the run's row
+	Insert []*StepRow
+	Settle []*StepRow // intents of this claim whose attempt has succeeded: end, result, usage, what was sent
+	End    *RunEnd
+}
+
+// RunEnd ends a run whose effects are all known and for which no other end is decided.
+type RunEnd struct {
+	State  RunState
+	Fault  *fault.Fault
+	Result []byte
+	Row    *RunRow // says which product key it speaks for
 }
 
 // Conn is a transaction of the caller's. [SQLConn] makes one from a *sql.Tx, package postgres one from a pgx.Tx.

@@ -140,8 +140,10 @@ func (t *txTry) once(ctx context.Context, unknown bool) (value []byte, f *fault.
 	x, row := t.s.x, t.row
 	var sent time.Duration
 	var renewed bool
+	q := x.write(nil, nil)
+	var written []StepRow
 	err = x.e.store.UpdateSQL(ctx, x.e.o.lease()/3, func(ctx context.Context, tx Txn, user *sql.Tx) (err error) {
-		value, f, renewed = nil, nil, false
+		value, f, renewed, written = nil, nil, false, nil
 		if unknown {
 			var landed bool
 			if value, landed, err = t.landed(ctx, tx); err != nil || landed {
@@ -167,11 +169,14 @@ func (t *txTry) once(ctx context.Context, unknown bool) (value []byte, f *fault.
 				return err
 			}
 		}
-		return t.journal(ctx, tx, now, unknown)
+		q.ops = append(slices.Clone(t.carried), t.op)
+		written, err = t.journal(ctx, tx, q, now, unknown)
+		return err
 	})
 	if err != nil {
 		return value, f, err
 	}
+	q.landed(written)
 	t.carried = nil
 	if renewed {
 		x.w.extended(sent)
@@ -193,22 +198,22 @@ func (t *txTry) landed(ctx context.Context, tx Txn) (value []byte, landed bool, 
 }
 
 // journal writes the carried results and the step's row, and then the fence.
-func (t *txTry) journal(ctx context.Context, tx Txn, now int64, unknown bool) error {
-	x := t.s.x
-	q := x.write(append(slices.Clone(t.carried), t.op), nil)
-	if _, err := x.e.applyOps(ctx, tx, q, now, unknown); err != nil {
-		return err
-	}
-	x.e.hooks.Reach(hooks.TxCommitting, string(t.row.Run), t.row.Name)
-	run, err := x.e.fence(ctx, tx, q)
+func (t *txTry) journal(ctx context.Context, tx Txn, q *write, now int64, unknown bool) ([]StepRow, error) {
+	e := t.s.x.e
+	written, _, err := e.applyOps(ctx, tx, q, now, unknown)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	e.hooks.Reach(hooks.TxCommitting, string(t.row.Run), t.row.Name)
+	run, err := e.fence(ctx, tx, q)
+	if err != nil {
+		return nil, err
 	}
 	if run.Lost > 0 {
 		run.Lost = 0
-		return tx.SaveRun(ctx, run)
+		return written, tx.SaveRun(ctx, run)
 	}
-	return nil
+	return written, nil
 }
 
 const (

@@ -17,11 +17,10 @@ import (
 
 // worker is one call of [Engine.Work].
 type worker struct {
-	e      *Engine
-	id     WorkerRow
-	has    []VersionID
-	writer *writer
-	space  string
+	e     *Engine
+	id    WorkerRow
+	has   []VersionID
+	space string
 
 	stopping atomic.Bool   // begin no step any more
 	beat     chan struct{} // capacity 1: renew now
@@ -98,7 +97,7 @@ func (e *Engine) Work(ctx context.Context) error {
 
 func newWork(ctx context.Context, e *Engine) (*worker, error) {
 	me := host.Self()
-	w := &worker{e: e, has: e.Workflows(), writer: newWriter(e), beat: make(chan struct{}, 1), live: make(map[RunID]*execution)}
+	w := &worker{e: e, has: e.Workflows(), beat: make(chan struct{}, 1), live: make(map[RunID]*execution)}
 	w.id = WorkerRow{ID: newWorkerID(), Lease: e.o.lease(), Hostname: host.Describe(), Machine: me.Machine, Boot: me.Boot,
 		PIDNS: me.PIDNS, PID: me.PID, ProcessStart: me.Start, Build: e.build()}
 	if err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {

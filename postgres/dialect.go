@@ -47,6 +47,7 @@ func dialect(h hooks.Store, weak *defaults) sqlstore.Dialect {
 		},
 		Write:         sql.LevelReadCommitted,
 		Read:          sql.LevelRepeatableRead,
+		Send:          weak.send,
 		Begin:         weak.begin,
 		Classify:      classify,
 		CommitUnknown: commitUnknown,
@@ -79,6 +80,10 @@ func classify(err error) sqlstore.Class {
 		return sqlstore.SameMark
 	case "25006": // read-only transaction: a standby, or a primary that has been demoted
 		return sqlstore.Unusable
+	}
+	switch e.Code[:2] {
+	case "22", "23", "54": // data exception, integrity constraint violation, program limit exceeded
+		return sqlstore.Invalid
 	}
 	return sqlstore.Other
 }

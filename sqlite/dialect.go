@@ -134,6 +134,8 @@ func classify(err error) sqlstore.Class {
 		return sqlstore.SameRow
 	case c == lib.SQLITE_CONSTRAINT_UNIQUE:
 		return sqlstore.SameMark
+	case c&0xff == lib.SQLITE_CONSTRAINT, c&0xff == lib.SQLITE_TOOBIG:
+		return sqlstore.Invalid
 	case c&0xff == lib.SQLITE_BUSY, c&0xff == lib.SQLITE_LOCKED:
 		return sqlstore.Aborted
 	}

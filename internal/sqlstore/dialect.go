@@ -23,6 +23,9 @@ type Dialect struct {
 	Write, Read sql.IsolationLevel
 	// OneWriter says that the database has one write lock for all.
 	OneWriter bool
+	// Send runs the calls in one write transaction and, being sent as a whole, one round trip. ctx ends only if it has to be
+	// given up. Nil where there is no server to go to.
+	Send func(ctx context.Context, conn *sql.Conn, calls []Call) error
 	// Begin runs first in every write transaction. Nil for none.
 	Begin func(ctx context.Context, tx *sql.Tx) error
 	// Classify says what an error of the driver means for a transaction.
@@ -73,6 +76,7 @@ const (
 	SameMark       // another unique index has an equal entry
 	Unusable       // this connection's server does not take writes: do not keep the connection
 	Refused        // a commit that the server turned into a rollback
+	Invalid        // a value that the database does not take
 )
 
 // texts gives query texts with the dialect's fragments in place, each replaced once.

@@ -27,6 +27,9 @@ type Store struct {
 	// renewal waits for one transaction, however many more there are. Nil where the database has no single writer.
 	turn chan struct{}
 	held time.Duration // since the last gap; whoever has the turn may touch it
+	raw  *Direct       // whoever has the turn may touch it
+
+	shapes sync.Map // shape → the statement that inserts such a row
 
 	mu  sync.Mutex
 	has map[pawl.WorkerID][]pawl.VersionID // guarded by mu: what this process's workers registered
@@ -168,25 +171,11 @@ const commitGrace = 10 * time.Second
 // The transaction's own context is not the caller's, so that a context that ends while COMMIT is under way does not
 // tear it down; statements get the caller's.
 func (s *Store) inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(tx *sql.Tx, give func()) error) (err error) {
-	conn, err := db.Conn(ctx)
+	conn, give, err := s.take(ctx, db, opts.ReadOnly)
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return err
 	}
-	defer func() { _ = conn.Close() }() // gives it back to the pool; there is nothing to do about an error
-	give := func() {}
-	if s.turn != nil && !opts.ReadOnly {
-		select {
-		case s.turn <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		took := time.Now()
-		give = sync.OnceFunc(func() {
-			_ = conn.Close() // also if fn goes on: others need it
-			s.passOn(time.Since(took))
-		})
-		defer give()
-	}
+	defer give()
 	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, cancel)
@@ -219,7 +208,42 @@ func (s *Store) inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn fu
 	return s.commit(ctx, cancel, conn, tx)
 }
 
+// take gives a connection of db and, where there is a single writer, the turn. give returns both.
+func (s *Store) take(ctx context.Context, db *sql.DB, readOnly bool) (conn *sql.Conn, give func(), err error) {
+	conn, err = db.Conn(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect: %w", err)
+	}
+	back := func() { _ = conn.Close() } // to the pool; there is nothing to do about an error
+	if s.turn == nil || readOnly {
+		return conn, back, nil
+	}
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		back()
+		return nil, nil, context.Cause(ctx)
+	}
+	took := time.Now()
+	return conn, sync.OnceFunc(func() {
+		back() // also if the caller goes on: others need it
+		s.passOn(time.Since(took))
+	}), nil
+}
+
 func (s *Store) commit(ctx context.Context, cancel func(), conn *sql.Conn, tx *sql.Tx) error {
+	settled := grace(ctx, cancel)
+	err := tx.Commit()
+	settled()
+	if err == nil {
+		return nil
+	}
+	s.discard(conn, err)
+	return s.notCommitted(err)
+}
+
+// grace calls cancel commitGrace after ctx has ended, unless settled is called before.
+func grace(ctx context.Context, cancel func()) (settled func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		t := time.NewTimer(commitGrace)
@@ -230,13 +254,13 @@ func (s *Store) commit(ctx context.Context, cancel func(), conn *sql.Conn, tx *s
 			cancel()
 		}
 	})
-	err := tx.Commit()
-	close(done)
-	stop()
-	if err == nil {
-		return nil
+	return func() {
+		close(done)
+		stop()
 	}
-	s.discard(conn, err)
+}
+
+func (s *Store) notCommitted(err error) error {
 	if s.d.CommitUnknown(err) {
 		return fmt.Errorf("%w: %w", pawl.ErrCommitUnknown, err)
 	}

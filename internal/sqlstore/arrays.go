@@ -1,0 +1,312 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/pawlrun/pawl"
+)
+
+// The statements of a batch, each for all its rows: the values come as an array a column. {clock} of a statement is the time
+// that the first one has read and left in a setting of the transaction, so that all have the same.
+//
+// A guard divides by zero if a row is missing, which undoes the batch: that is rare, and the rows are then written one by
+// one. No lock is waited for: one run whose row somebody holds must not hold up the others. LATERAL and OFFSET 0 keep the
+// look-up by primary key; a plain join can flip to a scan.
+const (
+	batchNow = `SELECT set_config('pawl.now', ({now})::text, true)::bigint`
+
+	batchFence = `SELECT set_config('pawl.now', ({now})::text, true)::bigint, 1 / (count(*) = cardinality($1::uuid[]))::int FROM (
+	SELECT r.id FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS v(id, epoch, token)
+	CROSS JOIN LATERAL (SELECT id FROM pawl_runs WHERE id = v.id AND epoch = v.epoch AND token = v.token AND state = 'running'
+		OFFSET 0{skip}) AS r) AS held`
+
+	batchSettle = `WITH n AS MATERIALIZED (` + batchClock + `), done AS (UPDATE pawl_steps AS s SET state = 'succeeded', ended = n.now,
+	value = v.value, provider = v.provider, model = v.model, request_id = v.request_id, tokens_in = v.tokens_in,
+	tokens_out = v.tokens_out, cost_micros = v.cost_micros, latency_us = v.latency_us, sent = v.sent
+FROM n, unnest($1::uuid[], $2::text[], $3::bigint[], $4::bytea[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[],
+	$10::bigint[], $11::bigint[], $12::text[]) AS v(run, name, attempt, value, provider, model, request_id, tokens_in, tokens_out,
+	cost_micros, latency_us, sent)
+WHERE s.run = v.run AND s.name = v.name AND s.attempt = v.attempt AND s.state = 'in_flight' RETURNING 1)
+SELECT 1 / (count(*) = cardinality($1::uuid[]))::int FROM done`
+
+	batchEnd = `WITH n AS MATERIALIZED (` + batchClock + `), done AS (UPDATE pawl_runs AS r SET state = v.state, epoch = r.epoch + 1,
+	token = NULL, owner = NULL, due = NULL, ended = n.now, fault = v.fault, result = v.result
+FROM n, unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[]) AS v(id, state, fault, result)
+WHERE r.id = v.id AND r.intended IS NULL
+	AND (SELECT count(*) FROM pawl_steps AS s WHERE s.run = v.id AND s.state IN ` + openStates + `) = 0 RETURNING 1)
+SELECT 1 / (count(*) = cardinality($1::uuid[]))::int FROM done`
+
+	batchKeys = `UPDATE pawl_keys AS k SET end_state = v.state, ended = n.now
+FROM (` + batchClock + `) AS n, unnest($1::text[], $2::text[], $3::uuid[], $4::text[]) AS v(product_key, key_name, lineage, state)
+WHERE k.product_key = v.product_key AND k.key_name = v.key_name AND k.lineage = v.lineage`
+
+	batchStart = `INSERT INTO pawl_runs (id, lineage, relation, workflow, version, key_name, new_keys, queue, state, due, epoch, token,
+	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input)
+SELECT v.id, v.id, '', v.workflow, v.version, v.key_name, FALSE, v.queue, v.state, CASE WHEN v.owner IS NULL THEN n.now END, v.epoch,
+	v.token, v.owner, CASE WHEN v.owner IS NOT NULL THEN n.now END, n.now, CASE WHEN v.owner IS NOT NULL THEN n.now END, 0, 0, 0,
+	v.builds, v.input_hash, v.input
+FROM (` + batchClock + `) AS n, unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
+	$9::uuid[], $10::text[], $11::bytea[], $12::bytea[]) AS v(id, workflow, version, key_name, queue, state, epoch, token, owner,
+	builds, input_hash, input)`
+
+	batchClock = `SELECT current_setting('pawl.now')::bigint AS now`
+)
+
+// writeArrays is Write for a server: all statements go there together.
+func (s *Store) writeArrays(ctx context.Context, changes []pawl.Change) (now int64, err error) {
+	calls, err := s.batchCalls(changes, &now)
+	if err != nil {
+		return 0, err
+	}
+	err = s.again(ctx, func() error { return s.send(ctx, calls) })
+	return now, err
+}
+
+// send runs the calls as one transaction.
+func (s *Store) send(ctx context.Context, calls []Call) error {
+	conn, give, err := s.take(ctx, s.write, false)
+	if err != nil {
+		return err
+	}
+	defer give()
+	sendCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	settled := grace(ctx, cancel)
+	err = s.d.Send(sendCtx, conn, calls)
+	settled()
+	if err == nil {
+		return nil
+	}
+	s.discard(conn, err)
+	return s.notCommitted(err)
+}
+
+func (s *Store) batchCalls(changes []pawl.Change, now *int64) ([]Call, error) {
+	var b batch
+	for i := range changes {
+		if err := b.add(&changes[i]); err != nil {
+			return nil, err
+		}
+	}
+	clock := func(rows pawl.Rows) error { return rows.Scan(now) }
+	calls := []Call{{Text: s.texts.get(batchNow), Row: clock}}
+	if len(b.ids) > 0 {
+		calls[0] = Call{s.texts.get(batchFence), []any{b.ids, b.epochs, b.tokens}, func(rows pawl.Rows) error {
+			var held int64
+			return rows.Scan(now, &held)
+		}}
+	}
+	guard := func(rows pawl.Rows) error {
+		var held int64
+		return rows.Scan(&held)
+	}
+	add := func(t table, text string, row func(pawl.Rows) error) {
+		if t.rows > 0 {
+			calls = append(calls, Call{text, t.args(), row})
+		}
+	}
+	add(b.starts, batchStart, nil)
+	add(b.settles, batchSettle, guard)
+	for _, sh := range b.order {
+		add(*b.inserts[sh], s.shaped(sh, arrayInsert), nil)
+	}
+	add(b.ends, batchEnd, guard)
+	add(b.keys, batchKeys, nil)
+	return calls, nil
+}
+
+// batch sorts changes by statement.
+type batch struct {
+	ids     IDs
+	epochs  []int64
+	tokens  []int64
+	starts  table
+	settles table
+	inserts map[shape]*table
+	order   []shape // of inserts
+	ends    table
+	keys    table
+}
+
+func (b *batch) add(c *pawl.Change) error {
+	if r := c.Start; r != nil {
+		b.starts.add("uttttt88utbb", string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State), r.Epoch, num(r.Token),
+			str(r.Owner), str(r.Builds), raw(r.InputHash), raw(r.Input))
+		return nil
+	}
+	b.ids, b.epochs, b.tokens = append(b.ids, string(c.Run)), append(b.epochs, c.Epoch), append(b.tokens, c.Token)
+	for _, row := range c.Insert {
+		values, err := stepValues(row)
+		if err != nil {
+			return err
+		}
+		b.insert(values)
+	}
+	for _, row := range c.Settle {
+		b.settles.add("ut8bttt8888t", append([]any{string(row.Run), row.Name, int64(row.Attempt), raw(row.Value)},
+			usageArgs(row.Usage, row.Sent)...)...)
+	}
+	if c.End == nil {
+		return nil
+	}
+	failure, err := faultText(c.End.Fault)
+	if err != nil {
+		return err
+	}
+	b.ends.add("uttb", string(c.Run), string(c.End.State), failure, raw(c.End.Result))
+	if r := c.End.Row; r.Key != "" && !r.NewKeys {
+		b.keys.add("ttut", string(r.Key), r.KeyName, string(r.Lineage), string(c.End.State))
+	}
+	return nil
+}
+
+func (b *batch) insert(values []any) {
+	sh := shapeOf(values)
+	t := b.inserts[sh]
+	if t == nil {
+		if b.inserts == nil {
+			b.inserts = make(map[shape]*table)
+		}
+		t = &table{}
+		b.inserts[sh] = t
+		b.order = append(b.order, sh)
+	}
+	row := values[:0]
+	var types strings.Builder
+	for i, v := range values {
+		if v == nil {
+			continue
+		}
+		if sh.late(i) {
+			v = v.(int64) - pawl.AtWrite
+		}
+		row = append(row, v)
+		types.WriteByte(stepTypes[stepNames[i]])
+	}
+	t.add(types.String(), row...)
+}
+
+// stepTypes are the types of pawl_steps: u for a UUID, t for text, 8 for a number, b for bytes, o for a boolean.
+var stepTypes = func() map[string]byte {
+	types := make(map[string]byte)
+	for _, name := range stepNames {
+		types[name] = '8'
+	}
+	for kind, names := range map[byte]string{
+		'u': "run worker inherited",
+		't': "name kind state op_key taken_from provider model request_id sent fault",
+		'o': "paid foreign_tx use_stored",
+		'b': "input_hash other_hash value input",
+	} {
+		for _, name := range strings.Fields(names) {
+			types[name] = kind
+		}
+	}
+	return types
+}()
+
+var arrayTypes = map[byte]string{'u': "uuid[]", 't': "text[]", '8': "bigint[]", 'b': "bytea[]", 'o': "boolean[]"}
+
+// arrayInsert takes relative times as what has to be added to the clock.
+func arrayInsert(sh shape) string {
+	var names, values, params []string
+	for i, at := range sh.columns() {
+		name := stepNames[at]
+		value := "v." + name
+		if sh.late(at) {
+			value = "n.now + " + value
+		}
+		names, values = append(names, name), append(values, value)
+		params = append(params, fmt.Sprintf("$%d::%s", i+1, arrayTypes[stepTypes[name]]))
+	}
+	list := strings.Join(names, ", ")
+	return `INSERT INTO pawl_steps (` + list + `) SELECT ` + strings.Join(values, ", ") + ` FROM (` + batchClock + `) AS n, unnest(` +
+		strings.Join(params, ", ") + `) AS v(` + list + `)`
+}
+
+// table is rows turned into an array for each column.
+type table struct {
+	rows  int
+	types string
+	u     []IDs
+	t     [][]*string
+	n     [][]*int64
+	b     [][][]byte
+	o     [][]bool
+	at    []int // of each column, where it is among those of its type
+}
+
+func (t *table) add(types string, values ...any) {
+	if t.rows == 0 {
+		t.begin(types)
+	}
+	t.rows++
+	for i, v := range values {
+		at := t.at[i]
+		switch t.types[i] {
+		case 'u':
+			s, _ := v.(string)
+			t.u[at] = append(t.u[at], s)
+		case 't':
+			var p *string
+			if s, ok := v.(string); ok {
+				p = &s
+			}
+			t.t[at] = append(t.t[at], p)
+		case '8':
+			var p *int64
+			if n, ok := v.(int64); ok {
+				p = &n
+			}
+			t.n[at] = append(t.n[at], p)
+		case 'b':
+			p, _ := v.([]byte)
+			t.b[at] = append(t.b[at], p)
+		case 'o':
+			p, _ := v.(bool)
+			t.o[at] = append(t.o[at], p)
+		}
+	}
+}
+
+func (t *table) begin(types string) {
+	t.types = types
+	for i := range types {
+		var n int
+		switch types[i] {
+		case 'u':
+			n, t.u = len(t.u), append(t.u, nil)
+		case 't':
+			n, t.t = len(t.t), append(t.t, nil)
+		case '8':
+			n, t.n = len(t.n), append(t.n, nil)
+		case 'b':
+			n, t.b = len(t.b), append(t.b, nil)
+		case 'o':
+			n, t.o = len(t.o), append(t.o, nil)
+		}
+		t.at = append(t.at, n)
+	}
+}
+
+func (t *table) args() []any {
+	args := make([]any, len(t.types))
+	for i := range args {
+		at := t.at[i]
+		switch t.types[i] {
+		case 'u':
+			args[i] = t.u[at]
+		case 't':
+			args[i] = t.t[at]
+		case '8':
+			args[i] = t.n[at]
+		case 'b':
+			args[i] = t.b[at]
+		case 'o':
+			args[i] = t.o[at]
+		}
+	}
+	return args
+}

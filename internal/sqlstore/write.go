@@ -1,0 +1,236 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/pawlrun/pawl"
+)
+
+// Call is one statement of a transaction.
+type Call struct {
+	Text string
+	Args []any
+	Row  func(pawl.Rows) error // reads a row of the answer; nil: none is expected
+}
+
+// IDs is a parameter for an array of UUIDs in their text form; "" is NULL.
+type IDs []string
+
+// Write applies the changes in one transaction, see [pawl.Ledger].
+func (s *Store) Write(ctx context.Context, changes []pawl.Change) (now int64, err error) {
+	write := s.writeRows
+	if s.d.Send != nil {
+		write = s.writeArrays
+	}
+	now, err = write(ctx, changes)
+	switch s.d.Classify(err) {
+	case SameRow, SameMark, Refused, Invalid:
+		err = fmt.Errorf("%w: %w", pawl.ErrOneByOne, err)
+	case Other, Aborted, Unusable: // nothing about the changes
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write %d changes: %w", len(changes), err)
+	}
+	return now, nil
+}
+
+// stepNames are the columns of pawl_steps in the order of stepValues.
+var stepNames = strings.FieldsFunc(`run, name, kind, `+stepChanging+`, `+usageColumns+`, value, input`,
+	func(r rune) bool { return strings.ContainsRune(", \t\n", r) })
+
+// stepValues are all values of a row, nil for what is stored as NULL.
+func stepValues(row *pawl.StepRow) ([]any, error) {
+	args, err := stepArgs(row)
+	if err != nil {
+		return nil, fmt.Errorf("step %q of run %s: %w", row.Name, row.Run, err)
+	}
+	return append([]any{string(row.Run), row.Name, row.Kind.String()}, args...), nil
+}
+
+// shape says which columns of a row have a value, a bit for each, and which of these are relative times. Rows of one shape
+// share a statement that names no other column: most columns of most rows are NULL.
+type shape struct{ set, relative uint64 }
+
+func shapeOf(values []any) (sh shape) {
+	for i, v := range values {
+		if v == nil {
+			continue
+		}
+		sh.set |= 1 << i
+		if n, ok := v.(int64); ok && n > pawl.AtWrite/2 {
+			sh.relative |= 1 << i
+		}
+	}
+	return sh
+}
+
+// columns gives the positions of the columns that have a value.
+func (sh shape) columns() []int {
+	var at []int
+	for i := range stepNames {
+		if sh.set&(1<<i) != 0 {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+func (sh shape) has(i int) bool  { return sh.set&(1<<i) != 0 }
+func (sh shape) late(i int) bool { return sh.relative&(1<<i) != 0 }
+
+// openStates are the states of steps that keep a run from its end.
+const openStates = `('in_flight', 'retrying', 'uncertain')`
+
+const (
+	rowFence = `SELECT 1 FROM pawl_runs WHERE id = $1 AND epoch = $2 AND token = $3 AND state = 'running'`
+
+	rowSettle = `UPDATE pawl_steps SET state = 'succeeded', ended = $4, value = $5, provider = $6, model = $7, request_id = $8,
+	tokens_in = $9, tokens_out = $10, cost_micros = $11, latency_us = $12, sent = $13
+WHERE run = $1 AND name = $2 AND attempt = $3 AND state = 'in_flight'`
+
+	rowEnd = `UPDATE pawl_runs{byid} SET state = $2, epoch = epoch + 1, token = NULL, owner = NULL, due = NULL, ended = $3, fault = $4,
+	result = $5
+WHERE id = $1 AND intended IS NULL AND (SELECT count(*) FROM pawl_steps WHERE run = $1 AND state IN ` + openStates + `) = 0`
+
+	rowStart = `INSERT INTO pawl_runs (id, lineage, relation, workflow, version, key_name, new_keys, queue, state, due, epoch, token,
+	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input)
+VALUES ($1, $1, '', $2, $3, $4, FALSE, $5, $6, $7, $8, $9, $10, $11, $12, $11, 0, 0, 0, $13, $14, $15)`
+)
+
+// writeRows is Write for a database inside the process: a statement for each row costs no round trip there.
+func (s *Store) writeRows(ctx context.Context, changes []pawl.Change) (now int64, err error) {
+	err = s.again(ctx, func() error {
+		return s.direct(ctx, func(d *Direct) (err error) {
+			if now, err = d.number(s.texts.get(selectNow)); err != nil {
+				return err
+			}
+			for i := range changes {
+				if err := s.writeChange(d, &changes[i], now); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	return now, err
+}
+
+func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
+	if c.Start != nil {
+		return s.writeStart(d, c.Start, now)
+	}
+	held, err := d.number(rowFence, string(c.Run), c.Epoch, c.Token)
+	if err != nil {
+		return err
+	}
+	if held != 1 {
+		return pawl.ErrOneByOne
+	}
+	for _, row := range c.Insert {
+		if err := s.writeInsert(d, row, now); err != nil {
+			return err
+		}
+	}
+	for _, row := range c.Settle {
+		args := append([]any{string(row.Run), row.Name, int64(row.Attempt), now, raw(row.Value)}, usageArgs(row.Usage, row.Sent)...)
+		if err := d.one(rowSettle, args...); err != nil {
+			return err
+		}
+	}
+	if c.End == nil {
+		return nil
+	}
+	failure, err := faultText(c.End.Fault)
+	if err != nil {
+		return err
+	}
+	if err := d.one(s.texts.get(rowEnd), string(c.Run), string(c.End.State), now, failure, raw(c.End.Result)); err != nil {
+		return err
+	}
+	if r := c.End.Row; r.Key != "" && !r.NewKeys {
+		_, err = d.exec(s.texts.get(endKey), r.KeyName, string(r.Key), string(r.Lineage), string(c.End.State), now)
+	}
+	return err
+}
+
+func (s *Store) writeInsert(d *Direct, row *pawl.StepRow, now int64) error {
+	stored := *row
+	stored.Resolve(now)
+	values, err := stepValues(&stored)
+	if err != nil {
+		return err
+	}
+	sh := shapeOf(values)
+	args := values[:0]
+	for _, v := range values {
+		if v != nil {
+			args = append(args, v)
+		}
+	}
+	_, err = d.exec(s.shaped(sh, rowInsert), args...)
+	return err
+}
+
+func rowInsert(sh shape) string {
+	var names, params []string
+	for i, at := range sh.columns() {
+		names = append(names, stepNames[at])
+		params = append(params, fmt.Sprintf("$%d", i+1))
+	}
+	return `INSERT INTO pawl_steps (` + strings.Join(names, ", ") + `) VALUES (` + strings.Join(params, ", ") + `)`
+}
+
+// shaped gives the statement for a shape, made once.
+func (s *Store) shaped(sh shape, text func(shape) string) string {
+	if q, ok := s.shapes.Load(sh); ok {
+		return q.(string)
+	}
+	q := s.texts.r.Replace(text(sh))
+	s.shapes.Store(sh, q)
+	return q
+}
+
+func (s *Store) writeStart(d *Direct, r *pawl.RunRow, now int64) error {
+	var due, claimed any = now, nil
+	if r.State == pawl.Running {
+		due, claimed = nil, now
+	}
+	_, err := d.exec(rowStart, string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State), due, r.Epoch, num(r.Token),
+		str(r.Owner), claimed, now, str(r.Builds), raw(r.InputHash), raw(r.Input))
+	return err
+}
+
+// direct runs fn in a write transaction on the driver's own connection, where a statement is prepared once. No context
+// reaches the statements, which are short: the driver would start a goroutine for each to watch it.
+func (s *Store) direct(ctx context.Context, fn func(*Direct) error) error {
+	conn, give, err := s.take(ctx, s.write, false)
+	if err != nil {
+		return err
+	}
+	defer give()
+	return conn.Raw(func(driverConn any) error {
+		d, err := s.prepared(ctx, driverConn)
+		if err != nil {
+			return err
+		}
+		if _, err := d.exec("BEGIN IMMEDIATE"); err != nil {
+			return fmt.Errorf("begin: %w", err)
+		}
+		open := true
+		defer func() {
+			if open { // also while a panic passes through
+				_, _ = d.exec("ROLLBACK")
+			}
+		}()
+		if err := fn(d); err != nil {
+			return err
+		}
+		if _, err := d.exec("COMMIT"); err != nil {
+			return s.notCommitted(err)
+		}
+		open = false
+		return nil
+	})
+}
