@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,16 +51,23 @@ func eventually(t *testing.T, what string, cond func() bool) {
 func TestFenceKeepsClaimersOut(t *testing.T) {
 	t.Parallel()
 	s := openPostgres(t, pgtest.URL(t))
-	inside, goOn := make(chan struct{}), make(chan struct{})
-	var first atomic.Bool
-	h := &hooks.Hooks{NoSweep: true, At: func(p hooks.Point, _, _ string) {
-		if p == hooks.CommitSending && first.CompareAndSwap(false, true) {
-			close(inside)
-			<-goOn
+	// The first row of the journal waits inside the server, behind its transaction's fence, for as long as gate is open.
+	gate, err := s.DB().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, query := range []string{`CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END'`,
+		`CREATE TRIGGER gate BEFORE INSERT ON pawl_steps FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`} {
+		if _, err := s.DB().ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
 		}
-	}}
+	}
+	if _, err := gate.ExecContext(t.Context(), "SELECT pg_advisory_xact_lock(7)"); err != nil {
+		t.Fatal(err)
+	}
 	w := pawl.Define("mail", "v1", mixed("o"))
-	e, err := pawl.New(s, &pawl.Options{Lease: 2 * time.Second, Hooks: h, Drain: time.Second, Build: "b1"}, w)
+	e, err := pawl.New(s, &pawl.Options{Lease: 2 * time.Second, Hooks: &hooks.Hooks{NoSweep: true}, Drain: time.Second, Build: "b1"}, w)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +78,11 @@ func TestFenceKeepsClaimersOut(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- e.Work(ctx) }()
-	<-inside
+	eventually(t, "a journal write waits between fence and commit", func() bool {
+		var n int
+		err := s.DB().QueryRowContext(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").Scan(&n)
+		return err == nil && n == 1
+	})
 	if _, err := s.DB().ExecContext(t.Context(), "UPDATE pawl_test_clock SET offset_us = offset_us + 60000000"); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +101,9 @@ func TestFenceKeepsClaimersOut(t *testing.T) {
 	if got := claim(); len(got) != 0 {
 		t.Errorf("a run was claimed while its holder's write was between fence and commit: %+v", got[0].Row)
 	}
-	close(goOn)
+	if err := gate.Rollback(); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the intent or the end is written", func() bool {
 		d, err := e.Show(t.Context(), run.ID())
 		return err == nil && len(d.Steps) == 1
