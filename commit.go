@@ -30,6 +30,7 @@ type write struct {
 	token int64
 	ops   []stepOp
 	end   *runEnd
+	final *RunRow // how the run has ended by it, with its result; nil if it has not
 }
 
 // change gives the write in the form that may share a transaction with those of other runs. Few need more than that: what
@@ -74,7 +75,9 @@ func (w *writer) write(ctx context.Context, q *write) error {
 		var err error
 		if together {
 			w.e.hooks.Reach(hooks.CommitSending, string(q.run.ID), "")
-			err = w.join(ctx, change)
+			if err = w.join(ctx, change); err == nil && change.End != nil {
+				q.final = &RunRow{ID: q.run.ID, State: change.End.State, Fault: change.End.Fault, Result: change.End.Result}
+			}
 		} else {
 			err = w.alone(ctx, q, unknown)
 		}
@@ -157,7 +160,13 @@ func (e *Engine) apply(ctx context.Context, tx Txn, q *write, unknown bool) ([]S
 		if progress {
 			run.Lost = 0
 		}
-		return written, q.end.apply(ctx, tx, run, now)
+		if err := q.end.apply(ctx, tx, run, now); err != nil {
+			return nil, err
+		}
+		if q.final = nil; run.State.Terminal() && (run.State != Succeeded || run.SetResult) {
+			q.final = run
+		}
+		return written, nil
 	}
 	if progress && run.Lost > 0 {
 		run.Lost = 0

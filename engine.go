@@ -33,9 +33,10 @@ type Engine struct {
 	build  func() string
 	writer *writer
 
-	mu      sync.Mutex // guards waiters and space
-	waiters map[RunID][]chan struct{}
+	mu      sync.Mutex // guards all below
+	waiters map[RunID][]chan *RunRow
 	space   string // the namespace of operation keys, once read
+	workers []*worker
 }
 
 // New makes an engine on a store. A process that only starts runs and answers questions passes no definitions. The
@@ -45,7 +46,7 @@ func New(s Store, o *Options, defs ...Definition) (*Engine, error) {
 		return nil, errors.New("pawl: New needs a store: open one with sqlite.Open or postgres.Open")
 	}
 	e := &Engine{store: s, defs: make(map[VersionID]*definition), wake: make(chan struct{}, 1),
-		waiters: make(map[RunID][]chan struct{})}
+		waiters: make(map[RunID][]chan *RunRow)}
 	if o != nil {
 		e.o = *o
 	}
@@ -97,12 +98,20 @@ func (e *Engine) Store() Store { return e.store }
 // will end. Nothing runs before it has committed, and no worker is woken by it.
 func InTx(e *Engine, tx *sql.Tx) Client { return ClientOn(e, SQLConn(tx)) }
 
-// update is the store's Update, refused inside the callback of a Tx step, where it could wait for itself.
+// update is the store's Update, refused where it could wait for itself.
 func (e *Engine) update(ctx context.Context, fn func(context.Context, Txn) error) error {
+	if err := e.outside(ctx); err != nil {
+		return err
+	}
+	return e.store.Update(ctx, fn)
+}
+
+// outside refuses what is called inside the callback of a Tx step.
+func (e *Engine) outside(ctx context.Context) error {
 	if s, ok := StepOf(ctx); ok && s.Kind == fault.KindTx && !s.foreign {
 		return fmt.Errorf("pawl: engine call inside the Tx step %q: use pawl.InTx with its transaction", s.Step)
 	}
-	return e.store.Update(ctx, fn)
+	return nil
 }
 
 func (e *Engine) namespace(ctx context.Context, tx Txn) (string, error) {
@@ -168,6 +177,15 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 	if err := checkName("Queue", rows[0].Queue); err != nil {
 		return nil, err
 	}
+	if c.local() && len(rows) == 1 && rows[0].Key == "" {
+		err := e.startOne(ctx, &rows[0])
+		if !errors.Is(err, ErrOneByOne) {
+			if err != nil {
+				return nil, fmt.Errorf("start %q: %w", rows[0].Workflow, err)
+			}
+			return []started{{rows[0].ID, true}}, nil
+		}
+	}
 	err := c.ledger(ctx, func(ctx context.Context, tx Txn) error {
 		out = make([]started, len(rows))
 		var fresh []RunRow
@@ -206,6 +224,57 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 		e.nudge()
 	}
 	return out, nil
+}
+
+// startOne starts a run without a key, together with whatever else is being written. If a worker of this process has a free
+// slot for it, the run is begun at once.
+func (e *Engine) startOne(ctx context.Context, row *RunRow) error {
+	if err := e.outside(ctx); err != nil {
+		return err
+	}
+	w := e.host(row)
+	err := e.writer.join(ctx, Change{Start: row})
+	switch {
+	case err != nil && w != nil:
+		w.unreserve(row.ID)
+		row.State, row.Epoch, row.Token, row.Owner, row.Builds = Queued, 0, 0, "", ""
+	case err != nil:
+	case w != nil:
+		w.begin(Claimed{Row: *row, From: Queued})
+	default:
+		e.nudge()
+	}
+	return err
+}
+
+// host finds a worker of this process that will execute the run as its own.
+func (e *Engine) host(row *RunRow) *worker {
+	id := VersionID{row.Workflow, row.Version}
+	if e.defs[id] == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, w := range e.workers {
+		if w.reserve(row) {
+			return w
+		}
+	}
+	return nil
+}
+
+func (e *Engine) employ(w *worker) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.workers = append(e.workers, w)
+}
+
+// dismiss lets the worker begin nothing any more.
+func (e *Engine) dismiss(w *worker) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.workers = slices.DeleteFunc(e.workers, func(o *worker) bool { return o == w })
+	w.stopping.Store(true)
 }
 
 // byKey claims the row's product key and returns nothing, or the run that has it, or the retry of that run.
@@ -283,6 +352,11 @@ func (e *Engine) open(stored []byte) ([]byte, error) {
 
 // nudge makes an idle worker of this process look for work now.
 func (e *Engine) nudge() {
+	e.mu.Lock()
+	for _, w := range e.workers {
+		w.busy()
+	}
+	e.mu.Unlock()
 	select {
 	case e.wake <- struct{}{}:
 	default:
@@ -292,43 +366,50 @@ func (e *Engine) nudge() {
 // await blocks until the run is terminal and returns its result's JSON.
 func (e *Engine) await(ctx context.Context, id RunID) ([]byte, error) {
 	pause := 10 * time.Millisecond
-	for {
-		ended := e.watch(id)
-		var run *RunRow
-		var result []byte
-		err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
-			if run, err = tx.LockRun(ctx, id); err == nil && run.State == Succeeded {
-				_, result, err = tx.Payload(ctx, id)
+	ended := e.watch(id)
+	defer e.unwatch(id, ended)
+	for here := e.holds(id); ; here = false {
+		run := &RunRow{State: Running}
+		if !here { // a worker of this process that holds it will say how it ends
+			err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
+				if run, err = tx.LockRun(ctx, id); err == nil && run.State == Succeeded {
+					_, run.Result, err = tx.Payload(ctx, id)
+				}
+				return err
+			})
+			if err != nil {
+				return nil, fmt.Errorf("result of run %s: %w", id, err)
 			}
-			return err
-		})
-		switch {
-		case err != nil:
-			e.unwatch(id, ended)
-			return nil, fmt.Errorf("result of run %s: %w", id, err)
-		case run.State.Terminal():
-			e.unwatch(id, ended)
-			return e.outcome(run, result)
+			if run.State.Terminal() {
+				return e.outcome(run)
+			}
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			e.unwatch(id, ended)
 			return nil, fmt.Errorf("result of run %s, which is %s: %w", id, run.State, context.Cause(ctx))
-		case <-ended:
+		case final := <-ended:
+			if timer.Stop(); final != nil {
+				return e.outcome(final)
+			}
 		case <-timer.C:
 			pause = min(pause*2, time.Second)
 		}
-		timer.Stop()
-		e.unwatch(id, ended)
 	}
 }
 
-func (e *Engine) outcome(run *RunRow, result []byte) ([]byte, error) {
+// holds reports whether a worker of this process has the run.
+func (e *Engine) holds(id RunID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(e.workers, func(w *worker) bool { return w.knows(id) })
+}
+
+func (e *Engine) outcome(run *RunRow) ([]byte, error) {
 	switch run.State {
 	case Succeeded:
-		return e.open(result)
+		return e.open(run.Result)
 	case Cancelled:
 		return nil, fmt.Errorf("run %s: %w", run.ID, ErrCancelled)
 	default:
@@ -340,18 +421,18 @@ func (e *Engine) outcome(run *RunRow, result []byte) ([]byte, error) {
 	}
 }
 
-func (e *Engine) watch(id RunID) chan struct{} {
-	ch := make(chan struct{}, 1)
+func (e *Engine) watch(id RunID) chan *RunRow {
+	ch := make(chan *RunRow, 1)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.waiters[id] = append(e.waiters[id], ch)
 	return ch
 }
 
-func (e *Engine) unwatch(id RunID, ch chan struct{}) {
+func (e *Engine) unwatch(id RunID, ch chan *RunRow) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	left := slices.DeleteFunc(e.waiters[id], func(c chan struct{}) bool { return c == ch })
+	left := slices.DeleteFunc(e.waiters[id], func(c chan *RunRow) bool { return c == ch })
 	if len(left) == 0 {
 		delete(e.waiters, id)
 		return
@@ -359,13 +440,13 @@ func (e *Engine) unwatch(id RunID, ch chan struct{}) {
 	e.waiters[id] = left
 }
 
-// changed wakes those in this process who wait for the run.
-func (e *Engine) changed(id RunID) {
+// changed wakes those in this process who wait for the run, and tells them how it has ended if that is known.
+func (e *Engine) changed(id RunID, final *RunRow) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ch := range e.waiters[id] {
 		select {
-		case ch <- struct{}{}:
+		case ch <- final:
 		default:
 		}
 	}

@@ -60,6 +60,7 @@ type execution struct {
 	since   time.Time
 
 	writing sync.Mutex // held over a write, so that those of one run come one after the other
+	final   *RunRow    // how the run has ended, with its result; guarded by writing
 }
 
 func (x *execution) quiet() bool { return x.quietN.Load() }
@@ -247,8 +248,10 @@ func (x *execution) end(end *runEnd) {
 		return
 	}
 	x.e.hooks.Reach(hooks.Ended, string(x.row.ID), "")
-	x.e.changed(x.row.ID)
-	x.e.nudge()
+	x.e.changed(x.row.ID, x.final)
+	if x.final == nil { // it may be due again at once
+		x.e.nudge()
+	}
 }
 
 // commit makes the buffered results and ops durable, in this order, with the run's end if there is one.
@@ -274,7 +277,9 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 	if len(all) == 0 && end == nil {
 		return nil
 	}
-	err := x.e.writer.write(x.hold, x.write(all, end))
+	q := x.write(all, end)
+	err := x.e.writer.write(x.hold, q)
+	x.final = q.final
 	switch {
 	case errors.Is(err, errUnstorable):
 		x.mu.Lock()

@@ -60,7 +60,7 @@ func (e *Engine) Resolve(ctx context.Context, a Answer) error {
 	if err != nil {
 		return fmt.Errorf("resolve %s: %w", a.Entry, err)
 	}
-	e.changed(run)
+	e.changed(run, nil)
 	e.nudge()
 	return nil
 }

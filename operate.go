@@ -311,7 +311,7 @@ func (e *Engine) Cancel(ctx context.Context, id RunID, a Act) (state RunState, e
 	if err != nil {
 		return state, fmt.Errorf("cancel run %s: %w", id, err)
 	}
-	e.changed(id)
+	e.changed(id, nil)
 	e.nudge()
 	return state, nil
 }

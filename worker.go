@@ -22,20 +22,25 @@ type worker struct {
 	has   []VersionID
 	space string
 
-	stopping atomic.Bool   // begin no step any more
+	stopping atomic.Bool   // begin no step any more; set under the engine's mutex
+	freed    chan struct{} // capacity 1: a slot is free again
 	beat     chan struct{} // capacity 1: renew now
 	claiming atomic.Int64  // claims sent; odd while one is in flight
 	wg       sync.WaitGroup
 	cleanup  sync.WaitGroup  // evidence on its way …
 	reports  context.Context // … and how long that is tried
 	pruned   RunID           // where the next look for old lineages begins; its loop's own
+	hold     context.Context // of all executions, see there …
+	life     context.Context // … likewise
 
 	mu      sync.Mutex // guards all below
 	live    map[RunID]*execution
-	suspect RunID         // the suspect run this process executes
-	renewed time.Duration // boot clock when the last good renewal was sent
-	clock   int64         // the store's clock at that renewal …
-	clockAt time.Duration // … and the boot clock when its answer came
+	born    map[RunID]bool // runs on their way that are started as this worker's
+	idle    bool           // the last claim found nothing more, and nothing has been said to be due since
+	suspect RunID          // the suspect run this process executes
+	renewed time.Duration  // boot clock when the last good renewal was sent
+	clock   int64          // the store's clock at that renewal …
+	clockAt time.Duration  // … and the boot clock when its answer came
 	server  string
 	calm    time.Duration // boot clock before which expired leases are left alone
 }
@@ -66,7 +71,7 @@ func (e *Engine) Work(ctx context.Context) error {
 
 	reports, endReports := context.WithCancel(base)
 	defer endReports()
-	w.reports = reports
+	w.reports, w.hold, w.life = reports, hold, life
 
 	var bg sync.WaitGroup
 	bg.Go(func() { w.beats(loops) })
@@ -74,9 +79,9 @@ func (e *Engine) Work(ctx context.Context) error {
 	if e.o.Retention > 0 {
 		bg.Go(func() { w.sweeps(loops, "retention", w.prune) })
 	}
-	w.claims(ctx, hold, life)
-
-	w.stopping.Store(true)
+	e.employ(w)
+	w.claims(ctx)
+	e.dismiss(w)
 	e.log.Info("worker stops", "worker", w.id.ID, "running", w.running(), "drain", e.o.drain())
 	err = w.drain(stop)
 	endLoops()
@@ -97,7 +102,8 @@ func (e *Engine) Work(ctx context.Context) error {
 
 func newWork(ctx context.Context, e *Engine) (*worker, error) {
 	me := host.Self()
-	w := &worker{e: e, has: e.Workflows(), beat: make(chan struct{}, 1), live: make(map[RunID]*execution)}
+	w := &worker{e: e, has: e.Workflows(), beat: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+		live: make(map[RunID]*execution), born: make(map[RunID]bool)}
 	w.id = WorkerRow{ID: newWorkerID(), Lease: e.o.lease(), Hostname: host.Describe(), Machine: me.Machine, Boot: me.Boot,
 		PIDNS: me.PIDNS, PID: me.PID, ProcessStart: me.Start, Build: e.build()}
 	if err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
@@ -231,7 +237,7 @@ func (w *worker) renew(ctx context.Context) error {
 func (w *worker) releaseUnknown(ctx context.Context, held map[RunID]*execution, owned map[RunID]Held) error {
 	busy := w.claiming.Load()%2 == 1
 	for id, h := range owned {
-		if w.holds(id) != nil || held[id] != nil {
+		if held[id] != nil || w.knows(id) {
 			continue
 		}
 		if busy { // the claim that is in flight may be what made it ours: look again
@@ -293,20 +299,37 @@ func (w *worker) dropAll() {
 	}
 }
 
-// claims takes due runs while ctx lives. It is woken by starts and ends in this process, and polls otherwise. A poll only
-// reads when the next run is due; it looks for runs of lost workers, which takes the write lock on SQLite, six times a lease.
-func (w *worker) claims(ctx, hold, life context.Context) {
+// knows reports whether the run is here or on its way.
+func (w *worker) knows(id RunID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.live[id] != nil || w.born[id]
+}
+
+// lookAgain is how long after a claim that found too little the store is first asked when the next run is due.
+const lookAgain = 5 * time.Millisecond
+
+// claims takes due runs while ctx lives. It is woken by starts in this process and, while more was due than there were
+// slots, by their ends; otherwise it polls. A poll only reads when the next run is due; it looks for runs of lost workers,
+// which takes the write lock on SQLite, six times a lease.
+func (w *worker) claims(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	searched := time.Time{}
+	fruitless := lookAgain
 	for {
-		woken := false
+		woken := true
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+			woken = false
 		case <-w.e.wake:
-			woken = true
+			fruitless = lookAgain
+		case <-w.freed:
+			if w.isIdle() {
+				continue
+			}
 		}
 		if !woken && time.Since(searched) < w.e.o.lease()/6 {
 			if next := w.nextDue(ctx); next > 0 {
@@ -316,21 +339,28 @@ func (w *worker) claims(ctx, hold, life context.Context) {
 		}
 		searched = time.Now()
 		next := time.Duration(0)
-		more, err := w.claimOnce(ctx, hold, life)
+		got, more, err := w.claimOnce(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
 			w.e.log.Warn("claim failed", "worker", w.id.ID, "err", err)
 			next = w.e.o.poll()
-		case !more:
-			// What is due and was not given is in other hands, or waits for a slot, whose end wakes this loop.
-			if next = w.nextDue(ctx); next <= 0 {
-				next = w.e.o.poll() / 10
-			}
+		case more:
+		case got > 0:
+			next, fruitless = lookAgain, lookAgain
+		default: // what is due and was not given is in other hands, or waits for a slot, whose end wakes this loop
+			next = fruitless
+			fruitless = min(2*fruitless, max(w.e.o.poll()/10, lookAgain))
 		}
 		timer.Reset(next)
 	}
+}
+
+func (w *worker) isIdle() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.idle
 }
 
 // nextDue is how long a worker may sleep: until the next run is due, at most one poll. 0 or less means that one is due.
@@ -341,59 +371,109 @@ func (w *worker) nextDue(ctx context.Context) time.Duration {
 	return w.e.o.poll()
 }
 
-// claimOnce fills the free slots and reports whether there may be more.
-func (w *worker) claimOnce(ctx, hold, life context.Context) (more bool, err error) {
+// claimOnce fills the free slots. It reports how many runs it got and whether there may be more for slots that are free.
+func (w *worker) claimOnce(ctx context.Context) (got int, more bool, err error) {
 	w.mu.Lock()
-	free := w.e.o.slots() - len(w.live)
+	free := w.free()
 	c := Claim{Worker: w.id.ID, Has: w.has, Limit: free, Token: rand.Int64(), Build: w.id.Build, Expired: w.boot() >= w.calm,
 		Clock: w.clock + micro(w.boot()-w.clockAt), Suspect: w.suspect == ""}
 	trusted := w.boot() < w.renewed+w.trust()
+	w.idle = free > 0 // a start that comes meanwhile takes it back
 	w.mu.Unlock()
 	if free <= 0 || !trusted {
-		return false, nil
+		return 0, false, nil
 	}
 	w.claiming.Add(1)
-	got, err := w.e.store.Claim(ctx, c)
-	for i := range got {
-		w.begin(hold, life, got[i])
+	runs, err := w.e.store.Claim(ctx, c)
+	for i := range runs {
+		w.begin(runs[i])
 	}
 	w.claiming.Add(1)
 	if err != nil { // it may have been committed: the next heartbeat finds such runs and releases them
 		w.beatSoon()
-		return false, err
 	}
-	return len(got) == free, nil
+	if more = err == nil && len(runs) == free; more || err != nil {
+		w.busy()
+	}
+	return len(runs), more, err
+}
+
+// free is how many slots are. The mutex is held.
+func (w *worker) free() int { return w.e.o.slots() - len(w.live) - len(w.born) }
+
+// busy notes that runs may be due.
+func (w *worker) busy() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.idle = false
+}
+
+// reserve makes a run that is about to be started this worker's own, if a slot is free and nothing older waits for it. The
+// run begins with [worker.begin]; if it was not started, cancel gives the slot back.
+func (w *worker) reserve(row *RunRow) (ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopping.Load() || !w.idle || w.free() <= 0 || w.boot() >= w.renewed+w.trust() {
+		return false
+	}
+	row.State, row.Epoch, row.Token, row.Owner, row.Builds = Running, 1, rand.Int64(), w.id.ID, w.id.Build
+	w.born[row.ID] = true
+	w.wg.Add(1) // so that the worker does not end before it is known what became of the start
+	return true
+}
+
+// unreserve is for a run that was not begun. It may have been started all the same: then the next heartbeat finds it.
+func (w *worker) unreserve(id RunID) {
+	w.mu.Lock()
+	delete(w.born, id)
+	w.mu.Unlock()
+	w.wg.Done()
+	w.beatSoon()
+	w.free1()
+}
+
+// free1 wakes the claims, for a slot is free.
+func (w *worker) free1() {
+	select {
+	case w.freed <- struct{}{}:
+	default:
+	}
 }
 
 // begin executes a claimed run in a goroutine of its own.
-func (w *worker) begin(hold, life context.Context, c Claimed) {
+func (w *worker) begin(c Claimed) {
 	x := &execution{e: w.e, w: w, row: c.Row, from: c.From, lost: c.Owner, before: c.Before}
 	x.log = w.e.log.With("run", c.Row.ID, "workflow", c.Row.Workflow)
-	x.hold, x.drop = context.WithCancelCause(hold)
+	x.hold, x.drop = context.WithCancelCause(w.hold)
 	x.life, x.stop = context.WithCancelCause(x.hold)
 	x.ctx, x.quit = context.WithCancelCause(x.life)
-	unhook := context.AfterFunc(life, func() { x.stop(context.Cause(life)) })
+	unhook := context.AfterFunc(w.life, func() { x.stop(context.Cause(w.life)) })
 	if c.Row.CancelAt > 0 {
 		x.quit(fault.ErrRunCanceled)
 	}
 	w.mu.Lock()
 	w.live[c.Row.ID] = x
+	born := w.born[c.Row.ID]
+	delete(w.born, c.Row.ID)
 	w.mu.Unlock()
 	w.wg.Go(func() {
 		defer func() {
 			unhook()
 			x.drop(fault.ErrLeaseLost)
 			w.mu.Lock()
-			defer w.mu.Unlock()
 			if w.live[c.Row.ID] == x { // not a later claim of the same run
 				delete(w.live, c.Row.ID)
 			}
-			w.e.nudge()
+			w.mu.Unlock()
+			w.free1()
 		}()
 		x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
 		x.run()
-		w.unsuspect(hold, c.Row.ID)
+		w.unsuspect(w.hold, c.Row.ID)
 	})
+	if born {
+		w.wg.Done()
+	}
 }
 
 // drain waits for the executions to let go of their runs.

@@ -75,10 +75,22 @@ func (s *Store) Claim(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error)
 	}
 	query := claimText(len(c.Has), c.Expired, c.Suspect)
 	var taken []pawl.Claimed
-	err := s.Update(ctx, func(ctx context.Context, tx pawl.Txn) (err error) {
-		taken, err = list(ctx, tx.(*txn), scanClaimed, query, args...)
-		return err
-	})
+	var err error
+	if s.d.Send != nil {
+		err = s.again(ctx, func() error {
+			taken = nil
+			return s.send(ctx, []Call{{s.texts.get(query), args, func(rows pawl.Rows) error {
+				c, err := scanClaimed(rows)
+				taken = append(taken, c)
+				return err
+			}}})
+		})
+	} else {
+		err = s.Update(ctx, func(ctx context.Context, tx pawl.Txn) (err error) {
+			taken, err = list(ctx, tx.(*txn), scanClaimed, query, args...)
+			return err
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("claim runs: %w", err)
 	}
