@@ -64,7 +64,9 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 			return nil, misuse(x, path, fault.ReasonTooLarge, "input: "+err.Error())
 		}
 	}
-	s.key = x.row.opKey(x.w.space, path)
+	if c.intent() {
+		s.key = x.row.opKey(x.w.space, path)
+	}
 	x.running(path)
 	defer x.running("")
 	x.e.hooks.Reach(hooks.StepReached, string(x.row.ID), path)
@@ -332,9 +334,9 @@ func (s *stepRun) attempts() ([]byte, error) {
 		if !s.ready(row) {
 			return nil, x.suspend()
 		}
-		began := x.w.boot()
+		began := time.Now()
 		value, f := s.call(row)
-		row.Usage.Latency = x.w.boot() - began
+		row.Usage.Latency = time.Since(began)
 		if f == nil {
 			s.succeed(row, value)
 			return x.opened(row.Name, value)
@@ -349,7 +351,9 @@ func (s *stepRun) attempts() ([]byte, error) {
 // ready makes durable what must be before the attempt begins, and says whether it may begin.
 func (s *stepRun) ready(row *StepRow) bool {
 	x := s.x
-	s.sent = x.w.boot()
+	if s.c.intent() || s.c.timeout() > 0 {
+		s.sent = x.w.boot()
+	}
 	switch {
 	case s.c.intent():
 		// No evidence if this fails: an intent that never landed leaves its number to a later attempt.

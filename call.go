@@ -14,7 +14,7 @@ import (
 func (s *stepRun) call(row *StepRow) (value []byte, f *fault.Fault) {
 	rep := &report{}
 	info := &StepInfo{Run: row.Run, Lineage: s.x.row.Lineage, Workflow: s.x.row.Workflow, Version: s.x.row.Version,
-		Step: row.Name, Kind: row.Kind, Key: s.key, Attempt: row.Attempt, foreign: s.c.db != nil, report: rep}
+		Step: row.Name, Kind: row.Kind, Key: s.key, Attempt: row.Attempt, foreign: s.c.db != nil, report: rep, of: s}
 	s.http = &fault.Attempt{Kind: row.Kind, Key: string(s.key)}
 	if s.effect() {
 		s.http.Late = s.late
@@ -76,8 +76,9 @@ func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value 
 		return nil, f
 	}
 	json, err := encode(out)
+	var read any
 	if err == nil {
-		err = s.c.check(json)
+		read, err = s.c.check(json)
 	}
 	if err == nil {
 		value, err = s.x.e.seal(json)
@@ -85,6 +86,7 @@ func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value 
 	if err != nil {
 		return nil, fault.From(notStorable("the result", err))
 	}
+	s.c.read, s.c.of = read, json
 	return value, nil
 }
 
@@ -97,9 +99,12 @@ func (s *stepRun) late() bool {
 
 // used notes on the row what the attempt sent and used, by the step's own report and by the transport.
 func (s *stepRun) used(row *StepRow, rep *report) {
-	row.Usage = rep.usage()
-	seen := s.http.Usage()
+	row.Usage, row.Sent = rep.usage(), nil
 	sends := s.http.Sends()
+	if len(sends) == 0 {
+		return
+	}
+	seen := s.http.Usage()
 	if row.Usage.Provider == "" && row.Usage.Model == "" {
 		row.Usage.Provider, row.Usage.Model = seen.Provider, seen.Model
 	}
@@ -108,10 +113,6 @@ func (s *stepRun) used(row *StepRow, rep *report) {
 	}
 	if row.Usage.CostMicros == 0 {
 		row.Usage.CostMicros = s.http.Estimate(s.x.e.o.prices())
-	}
-	row.Sent = nil
-	if len(sends) == 0 {
-		return
 	}
 	if last := sends[len(sends)-1]; row.Usage.RequestID == "" {
 		row.Usage.RequestID = last.RequestID

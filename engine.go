@@ -384,6 +384,9 @@ func (e *Engine) await(ctx context.Context, id RunID) ([]byte, error) {
 				return e.outcome(run)
 			}
 		}
+		if here {
+			pause = time.Second
+		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():

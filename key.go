@@ -85,15 +85,19 @@ func (r *RunRow) setOwnKeys(keys map[string]RunID) {
 // opKey is the operation key of the run's step. A retry has the keys of the run it retries.
 func (r *RunRow) opKey(space, path string) OpKey {
 	product := r.product()
-	if id, own := r.ownKeys()[path]; own {
-		product = string(id)
+	if r.OwnKeys != "" {
+		if id, own := r.ownKeys()[path]; own {
+			product = string(id)
+		}
 	}
 	return opKey(space, r.KeyName, product, path)
 }
 
+var escaper = strings.NewReplacer("%", "%25", "/", "%2F")
+
 // stepPath joins scope and name with "/", escaping a "/" inside either, so that different steps never share a path.
 func stepPath(scope, name string) string {
-	name = strings.NewReplacer("%", "%25", "/", "%2F").Replace(name)
+	name = escaper.Replace(name)
 	if scope == "" {
 		return name
 	}

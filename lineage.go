@@ -483,7 +483,7 @@ func (d *dryRun) reach(c *stepCall, path string, row *StepRow) {
 		return
 	}
 	if path == d.settles {
-		d.wrong = c.check(d.result)
+		_, d.wrong = c.check(d.result)
 	}
 	d.next, d.kind, d.paid, d.calls = path, c.kind, c.o.paid, max(c.o.policy.Attempts, 0)
 	if d.calls == 0 {

@@ -132,7 +132,7 @@ type batch struct {
 
 func (b *batch) add(c *pawl.Change) error {
 	if r := c.Start; r != nil {
-		b.starts.add("uttttt88utbb", string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State), r.Epoch, num(r.Token),
+		b.starts.add("utttttnNuTbb", string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State), r.Epoch, num(r.Token),
 			str(r.Owner), str(r.Builds), raw(r.InputHash), raw(r.Input))
 		return nil
 	}
@@ -145,7 +145,7 @@ func (b *batch) add(c *pawl.Change) error {
 		b.insert(values)
 	}
 	for _, row := range c.Settle {
-		b.settles.add("ut8bttt8888t", append([]any{string(row.Run), row.Name, int64(row.Attempt), raw(row.Value)},
+		b.settles.add("utnbTTTNNNNT", append([]any{string(row.Run), row.Name, int64(row.Attempt), raw(row.Value)},
 			usageArgs(row.Usage, row.Sent)...)...)
 	}
 	if c.End == nil {
@@ -155,7 +155,7 @@ func (b *batch) add(c *pawl.Change) error {
 	if err != nil {
 		return err
 	}
-	b.ends.add("uttb", string(c.Run), string(c.End.State), failure, raw(c.End.Result))
+	b.ends.add("utTb", string(c.Run), string(c.End.State), failure, raw(c.End.Result))
 	if r := c.End.Row; r.Key != "" && !r.NewKeys {
 		b.keys.add("ttut", string(r.Key), r.KeyName, string(r.Lineage), string(c.End.State))
 	}
@@ -173,8 +173,12 @@ func (b *batch) insert(values []any) {
 		b.inserts[sh] = t
 		b.order = append(b.order, sh)
 	}
+	if t.columns == nil {
+		for _, at := range sh.columns() {
+			t.columns = append(t.columns, newColumn(stepTypes[at]))
+		}
+	}
 	row := values[:0]
-	var types strings.Builder
 	for i, v := range values {
 		if v == nil {
 			continue
@@ -183,31 +187,32 @@ func (b *batch) insert(values []any) {
 			v = v.(int64) - pawl.AtWrite
 		}
 		row = append(row, v)
-		types.WriteByte(stepTypes[stepNames[i]])
 	}
-	t.add(types.String(), row...)
+	t.append(row)
 }
 
-// stepTypes are the types of pawl_steps: u for a UUID, t for text, 8 for a number, b for bytes, o for a boolean.
-var stepTypes = func() map[string]byte {
-	types := make(map[string]byte)
-	for _, name := range stepNames {
-		types[name] = '8'
-	}
-	for kind, names := range map[byte]string{
-		'u': "run worker inherited",
-		't': "name kind state op_key taken_from provider model request_id sent fault",
-		'o': "paid foreign_tx use_stored",
-		'b': "input_hash other_hash value input",
-	} {
-		for _, name := range strings.Fields(names) {
-			types[name] = kind
+// stepTypes are the types of the columns in stepNames: u for a UUID, t for text, n for a number, b for bytes, o for a
+// boolean.
+var stepTypes = func() []byte {
+	types := make([]byte, len(stepNames))
+	for i, name := range stepNames {
+		switch name {
+		case "run", "worker", "inherited":
+			types[i] = 'u'
+		case "name", "kind", "state", "op_key", "taken_from", "provider", "model", "request_id", "sent", "fault":
+			types[i] = 't'
+		case "paid", "foreign_tx", "use_stored":
+			types[i] = 'o'
+		case "input_hash", "other_hash", "value", "input":
+			types[i] = 'b'
+		default:
+			types[i] = 'n'
 		}
 	}
 	return types
 }()
 
-var arrayTypes = map[byte]string{'u': "uuid[]", 't': "text[]", '8': "bigint[]", 'b': "bytea[]", 'o': "boolean[]"}
+var arrayTypes = map[byte]string{'u': "uuid[]", 't': "text[]", 'n': "bigint[]", 'b': "bytea[]", 'o': "boolean[]"}
 
 // arrayInsert takes relative times as what has to be added to the clock.
 func arrayInsert(sh shape) string {
@@ -219,7 +224,7 @@ func arrayInsert(sh shape) string {
 			value = "n.now + " + value
 		}
 		names, values = append(names, name), append(values, value)
-		params = append(params, fmt.Sprintf("$%d::%s", i+1, arrayTypes[stepTypes[name]]))
+		params = append(params, fmt.Sprintf("$%d::%s", i+1, arrayTypes[stepTypes[at]]))
 	}
 	list := strings.Join(names, ", ")
 	return `INSERT INTO pawl_steps (` + list + `) SELECT ` + strings.Join(values, ", ") + ` FROM (` + batchClock + `) AS n, unnest(` +
@@ -228,85 +233,81 @@ func arrayInsert(sh shape) string {
 
 // table is rows turned into an array for each column.
 type table struct {
-	rows  int
-	types string
-	u     []IDs
-	t     [][]*string
-	n     [][]*int64
-	b     [][][]byte
-	o     [][]bool
-	at    []int // of each column, where it is among those of its type
+	rows    int
+	columns []column
 }
 
+// add appends a row. Types says what its columns are, see newColumn.
 func (t *table) add(types string, values ...any) {
-	if t.rows == 0 {
-		t.begin(types)
+	for i := len(t.columns); i < len(types); i++ {
+		t.columns = append(t.columns, newColumn(types[i]))
 	}
+	t.append(values)
+}
+
+func (t *table) append(values []any) {
 	t.rows++
 	for i, v := range values {
-		at := t.at[i]
-		switch t.types[i] {
-		case 'u':
-			s, _ := v.(string)
-			t.u[at] = append(t.u[at], s)
-		case 't':
-			var p *string
-			if s, ok := v.(string); ok {
-				p = &s
-			}
-			t.t[at] = append(t.t[at], p)
-		case '8':
-			var p *int64
-			if n, ok := v.(int64); ok {
-				p = &n
-			}
-			t.n[at] = append(t.n[at], p)
-		case 'b':
-			p, _ := v.([]byte)
-			t.b[at] = append(t.b[at], p)
-		case 'o':
-			p, _ := v.(bool)
-			t.o[at] = append(t.o[at], p)
-		}
-	}
-}
-
-func (t *table) begin(types string) {
-	t.types = types
-	for i := range types {
-		var n int
-		switch types[i] {
-		case 'u':
-			n, t.u = len(t.u), append(t.u, nil)
-		case 't':
-			n, t.t = len(t.t), append(t.t, nil)
-		case '8':
-			n, t.n = len(t.n), append(t.n, nil)
-		case 'b':
-			n, t.b = len(t.b), append(t.b, nil)
-		case 'o':
-			n, t.o = len(t.o), append(t.o, nil)
-		}
-		t.at = append(t.at, n)
+		t.columns[i].add(v)
 	}
 }
 
 func (t *table) args() []any {
-	args := make([]any, len(t.types))
-	for i := range args {
-		at := t.at[i]
-		switch t.types[i] {
-		case 'u':
-			args[i] = t.u[at]
-		case 't':
-			args[i] = t.t[at]
-		case '8':
-			args[i] = t.n[at]
-		case 'b':
-			args[i] = t.b[at]
-		case 'o':
-			args[i] = t.o[at]
-		}
+	args := make([]any, len(t.columns))
+	for i, c := range t.columns {
+		args[i] = c.array()
 	}
 	return args
 }
+
+type column interface {
+	add(v any)
+	array() any
+}
+
+// newColumn makes a column of UUIDs (u), text (t), numbers (n), bytes (b) or booleans (o). UUIDs, bytes, T and N take NULL.
+func newColumn(kind byte) column {
+	switch kind {
+	case 'u':
+		return new(idColumn)
+	case 't':
+		return new(plain[string])
+	case 'T':
+		return new(nullable[string])
+	case 'n':
+		return new(plain[int64])
+	case 'N':
+		return new(nullable[int64])
+	case 'b':
+		return new(plain[[]byte])
+	default:
+		return new(plain[bool])
+	}
+}
+
+type idColumn struct{ all IDs }
+
+func (c *idColumn) add(v any) {
+	s, _ := v.(string)
+	c.all = append(c.all, s)
+}
+func (c *idColumn) array() any { return c.all }
+
+type plain[T any] struct{ all []T }
+
+func (c *plain[T]) add(v any) {
+	t, _ := v.(T)
+	c.all = append(c.all, t)
+}
+func (c *plain[T]) array() any { return c.all }
+
+type nullable[T any] struct{ all []*T }
+
+func (c *nullable[T]) add(v any) {
+	if t, ok := v.(T); ok {
+		c.all = append(c.all, &t)
+	} else {
+		c.all = append(c.all, nil)
+	}
+}
+func (c *nullable[T]) array() any { return c.all }

@@ -46,17 +46,20 @@ func scanStep(rows pawl.Rows) (s pawl.StepRow, err error) {
 	return s, err
 }
 
-// stepArgs are the values of stepChanging, usageColumns, value and input.
-func stepArgs(s *pawl.StepRow) ([]any, error) {
+// stepArgs are the values of stepChanging, usageColumns, value and input, after those of head.
+func stepArgs(s *pawl.StepRow, head ...any) ([]any, error) {
 	failure, err := faultText(s.Fault)
 	if err != nil {
 		return nil, err
 	}
-	args := []any{string(s.State), int64(s.Attempt), s.Epoch, str(s.Key), truth(s.Paid), truth(s.Foreign), str(s.Worker),
+	u := &s.Usage
+	return append(append(make([]any, 0, len(stepNames)), head...),
+		string(s.State), int64(s.Attempt), s.Epoch, str(s.Key), truth(s.Paid), truth(s.Foreign), str(s.Worker),
 		num(s.Begun), num(s.Ended), num(s.Deadline), num(s.Settle), num(s.FirstIntent), num(s.KeyTTL), num(s.NextAt),
 		num(s.FirstTry), num(s.Unknown), num(s.Round), num(s.Told), num(s.ProbeAfter), num(s.NextProbe), num(s.Probes),
-		truth(s.UseStored), str(s.Inherited), str(s.TakenFrom), failure, raw(s.InputHash), raw(s.OtherHash)}
-	return append(append(args, usageArgs(s.Usage, s.Sent)...), raw(s.Value), raw(s.Input)), nil
+		truth(s.UseStored), str(s.Inherited), str(s.TakenFrom), failure, raw(s.InputHash), raw(s.OtherHash),
+		said(u.Provider), said(u.Model), said(u.RequestID), num(u.TokensIn), num(u.TokensOut), num(u.CostMicros),
+		num(u.Latency.Microseconds()), sentText(s.Sent), raw(s.Value), raw(s.Input)), nil
 }
 
 func truth(b bool) any {
@@ -113,9 +116,9 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 
 // InsertStep adds a row. On PostgreSQL ErrStepExists leaves the transaction fit only for a rollback.
 func (t *txn) InsertStep(ctx context.Context, s *pawl.StepRow) error {
-	args, err := stepArgs(s)
+	args, err := stepArgs(s, string(s.Run), s.Name, s.Kind.String())
 	if err == nil {
-		_, err = t.exec(ctx, insertStep, append([]any{string(s.Run), s.Name, s.Kind.String()}, args...)...)
+		_, err = t.exec(ctx, insertStep, args...)
 	}
 	if err != nil && t.s.d.Classify(err) == SameRow {
 		err = fmt.Errorf("%w: %w", pawl.ErrStepExists, err)
@@ -148,12 +151,12 @@ func (t *txn) MoveStep(ctx context.Context, s *pawl.StepRow, attempt int) (bool,
 	if len(from) == 0 {
 		return false, fmt.Errorf("move step %q of run %s: no state may become %q", s.Name, s.Run, s.State)
 	}
-	args, err := stepArgs(s)
+	args, err := stepArgs(s, string(s.Run), s.Name, int64(attempt))
 	if err != nil {
 		return false, fmt.Errorf("move step %q of run %s: %w", s.Name, s.Run, err)
 	}
 	n, err := t.exec(ctx, fmt.Sprintf(moveStep, strings.Join(from, ", ")),
-		append([]any{string(s.Run), s.Name, int64(attempt)}, args...)...)
+		args...)
 	if err != nil {
 		return false, fmt.Errorf("move step %q of run %s: %w", s.Name, s.Run, err)
 	}

@@ -42,11 +42,11 @@ var stepNames = strings.FieldsFunc(`run, name, kind, `+stepChanging+`, `+usageCo
 
 // stepValues are all values of a row, nil for what is stored as NULL.
 func stepValues(row *pawl.StepRow) ([]any, error) {
-	args, err := stepArgs(row)
+	values, err := stepArgs(row, string(row.Run), row.Name, row.Kind.String())
 	if err != nil {
 		return nil, fmt.Errorf("step %q of run %s: %w", row.Name, row.Run, err)
 	}
-	return append([]any{string(row.Run), row.Name, row.Kind.String()}, args...), nil
+	return values, nil
 }
 
 // shape says which columns of a row have a value, a bit for each, and which of these are relative times. Rows of one shape
