@@ -135,6 +135,13 @@ func (e *Engine) namespace(ctx context.Context, tx Txn) (string, error) {
 type started struct {
 	id    RunID
 	isNew bool
+	here  *here
+}
+
+// here is a run that has begun in this process when it was started, so that its end need not be looked up.
+type here struct {
+	done  chan struct{} // closed when this execution is over; final is set then
+	final *RunRow       // how the run has ended, with its result; nil if it has not
 }
 
 func startAll(ctx context.Context, c Client, d *definition, ins []any, key func(int) (Key, bool), o startOptions) ([]started, error) {
@@ -178,12 +185,12 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 		return nil, err
 	}
 	if c.local() && len(rows) == 1 && rows[0].Key == "" {
-		err := e.startOne(ctx, &rows[0])
-		if !errors.Is(err, ErrOneByOne) {
-			if err != nil {
-				return nil, fmt.Errorf("start %q: %w", rows[0].Workflow, err)
-			}
-			return []started{{rows[0].ID, true}}, nil
+		here, err := e.startOne(ctx, &rows[0])
+		switch {
+		case err == nil:
+			return []started{{rows[0].ID, true, here}}, nil
+		case !errors.Is(err, ErrOneByOne):
+			return nil, fmt.Errorf("start %q: %w", rows[0].Workflow, err)
 		}
 	}
 	err := c.ledger(ctx, func(ctx context.Context, tx Txn) error {
@@ -193,7 +200,7 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 		for i := range rows {
 			row := &rows[i]
 			if j, twin := keys[row.Key]; twin && slices.Equal(rows[j].InputHash, row.InputHash) {
-				out[i] = started{out[j].id, false}
+				out[i] = started{id: out[j].id}
 				continue
 			}
 			if row.Key != "" {
@@ -207,7 +214,7 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 					continue
 				}
 			}
-			out[i] = started{row.ID, true}
+			out[i] = started{id: row.ID, isNew: true}
 			fresh = append(fresh, *row)
 		}
 		for part := range chunks(fresh, 500) {
@@ -228,9 +235,9 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 
 // startOne starts a run without a key, together with whatever else is being written. If a worker of this process has a free
 // slot for it, the run is begun at once.
-func (e *Engine) startOne(ctx context.Context, row *RunRow) error {
+func (e *Engine) startOne(ctx context.Context, row *RunRow) (*here, error) {
 	if err := e.outside(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	w := e.host(row)
 	err := e.writer.join(ctx, Change{Start: row})
@@ -240,11 +247,13 @@ func (e *Engine) startOne(ctx context.Context, row *RunRow) error {
 		row.State, row.Epoch, row.Token, row.Owner, row.Builds = Queued, 0, 0, "", ""
 	case err != nil:
 	case w != nil:
-		w.begin(Claimed{Row: *row, From: Queued})
+		h := &here{done: make(chan struct{})}
+		w.begin(Claimed{Row: *row, From: Queued}, h)
+		return h, nil
 	default:
 		e.nudge()
 	}
-	return err
+	return nil, err
 }
 
 // host finds a worker of this process that will execute the run as its own.
@@ -298,14 +307,14 @@ func (e *Engine) byKey(ctx context.Context, tx Txn, row *RunRow, again bool) (st
 		newest = later[len(later)-1]
 	}
 	if !again || !newest.State.Terminal() || newest.State == Succeeded {
-		return started{newest.ID, false}, nil
+		return started{id: newest.ID}, nil
 	}
 	p, err := e.planIn(ctx, tx, newest.ID, PlanOptions{Mode: PlanRetry}, false)
 	if err != nil {
 		return started{}, err
 	}
 	id, err := e.retryIn(ctx, tx, p, Act{By: "Again", Reason: "started again with the same key"})
-	return started{id, true}, err
+	return started{id: id, isNew: true}, err
 }
 
 // pack makes the stored form of a payload and the hash of its input.
@@ -363,14 +372,29 @@ func (e *Engine) nudge() {
 	}
 }
 
+// result is await, but for a run whose end this process will know.
+func (e *Engine) result(ctx context.Context, id RunID, h *here) ([]byte, error) {
+	if h != nil {
+		select {
+		case <-h.done:
+			if h.final != nil {
+				return e.outcome(h.final)
+			}
+		case <-ctx.Done():
+			return nil, fmt.Errorf("result of run %s, which is running: %w", id, context.Cause(ctx))
+		}
+	}
+	return e.await(ctx, id)
+}
+
 // await blocks until the run is terminal and returns its result's JSON.
 func (e *Engine) await(ctx context.Context, id RunID) ([]byte, error) {
 	pause := 10 * time.Millisecond
 	ended := e.watch(id)
 	defer e.unwatch(id, ended)
-	for here := e.holds(id); ; here = false {
+	for held := e.holds(id); ; held = false {
 		run := &RunRow{State: Running}
-		if !here { // a worker of this process that holds it will say how it ends
+		if !held { // a worker of this process that holds it will say how it ends
 			err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
 				if run, err = tx.LockRun(ctx, id); err == nil && run.State == Succeeded {
 					_, run.Result, err = tx.Payload(ctx, id)
@@ -384,7 +408,7 @@ func (e *Engine) await(ctx context.Context, id RunID) ([]byte, error) {
 				return e.outcome(run)
 			}
 		}
-		if here {
+		if held {
 			pause = time.Second
 		}
 		timer := time.NewTimer(pause)

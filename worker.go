@@ -386,7 +386,7 @@ func (w *worker) claimOnce(ctx context.Context) (got int, more bool, err error) 
 	w.claiming.Add(1)
 	runs, err := w.e.store.Claim(ctx, c)
 	for i := range runs {
-		w.begin(runs[i])
+		w.begin(runs[i], nil)
 	}
 	w.claiming.Add(1)
 	if err != nil { // it may have been committed: the next heartbeat finds such runs and releases them
@@ -440,8 +440,8 @@ func (w *worker) free1() {
 	}
 }
 
-// begin executes a claimed run in a goroutine of its own.
-func (w *worker) begin(c Claimed) {
+// begin executes a claimed run in a goroutine of its own. h, unless it is nil, gets to know how that ended.
+func (w *worker) begin(c Claimed, h *here) {
 	x := &execution{e: w.e, w: w, row: c.Row, from: c.From, lost: c.Owner, before: c.Before}
 	x.log = w.e.log.With("run", c.Row.ID, "workflow", c.Row.Workflow)
 	x.hold, x.drop = context.WithCancelCause(w.hold)
@@ -466,6 +466,12 @@ func (w *worker) begin(c Claimed) {
 			}
 			w.mu.Unlock()
 			w.free1()
+			if h != nil {
+				x.writing.Lock()
+				h.final = x.final
+				x.writing.Unlock()
+				close(h.done)
+			}
 		}()
 		x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
 		x.run()

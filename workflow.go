@@ -132,7 +132,7 @@ func (w *Workflow[In, Out]) Start(ctx context.Context, c Client, in In, opts ...
 	if err != nil {
 		return nil, err
 	}
-	return &Handle[Out]{c.engine(), s[0].id, s[0].isNew}, nil
+	return &Handle[Out]{c.engine(), s[0].id, s[0].isNew, s[0].here}, nil
 }
 
 // StartMany begins a run for each input in one transaction. key gives each its product key; nil means none. Either all
@@ -160,7 +160,7 @@ func (w *Workflow[In, Out]) StartMany(ctx context.Context, c Client, ins []In, k
 	}
 	hs := make([]*Handle[Out], len(s))
 	for i := range s {
-		hs[i] = &Handle[Out]{c.engine(), s[i].id, s[i].isNew}
+		hs[i] = &Handle[Out]{c.engine(), s[i].id, s[i].isNew, nil}
 	}
 	return hs, nil
 }
@@ -188,7 +188,7 @@ func StartJSON(ctx context.Context, c Client, d Definition, json []byte, opts ..
 
 // Handle names a run that is there already. It does no I/O; a wrong id shows when it is used.
 func (w *Workflow[In, Out]) Handle(c Client, id RunID) *Handle[Out] {
-	return &Handle[Out]{c.engine(), id, false}
+	return &Handle[Out]{c.engine(), id, false, nil}
 }
 
 // Handle is a run whose result has the type Out. It holds no resources and is safe for concurrent use.
@@ -196,6 +196,7 @@ type Handle[Out any] struct {
 	e     *Engine
 	id    RunID
 	isNew bool
+	here  *here
 }
 
 // ID is the run's id.
@@ -211,7 +212,7 @@ func (h *Handle[Out]) Status(ctx context.Context) (RunInfo, error) { return h.e.
 // A waiting or blocked run keeps it blocking; [Handle.Status] says why.
 func (h *Handle[Out]) Result(ctx context.Context) (Out, error) {
 	var out Out
-	raw, err := h.e.await(ctx, h.id)
+	raw, err := h.e.result(ctx, h.id, h.here)
 	if err != nil {
 		return out, err
 	}
