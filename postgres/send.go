@@ -15,11 +15,6 @@ import (
 	"github.com/pawlrun/pawl/internal/sqlstore"
 )
 
-// Statements that are planned while the tables are small keep that plan, so none is allowed that reads a whole table or
-// index where a look-up serves. Only for the transaction: the connection also serves the user.
-const plans = `set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-	set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)`
-
 // send runs the calls in a transaction that goes to the server as a whole, see sqlstore.Dialect.Send.
 func (d *defaults) send(ctx context.Context, conn *sql.Conn, calls []sqlstore.Call) error {
 	return conn.Raw(func(driverConn any) error {
@@ -41,7 +36,7 @@ func (d *defaults) send(ctx context.Context, conn *sql.Conn, calls []sqlstore.Ca
 func (d *defaults) pipeline(ctx context.Context, c *pgx.Conn, calls []sqlstore.Call) (err error) {
 	b := &pgx.Batch{}
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
-	set := "SELECT " + plans
+	set := "SELECT " + pgset.Plans
 	if d.commit.Load() {
 		set += ", " + pgset.SetCommit
 	}

@@ -15,3 +15,8 @@ const (
 	CASE WHEN current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN ` + SetCommit + ` END,
 	CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0' THEN ` + SetIdle + ` END`
 )
+
+// Plans allows the planner nothing in this transaction that reads a whole table or index where a look-up serves: a statement
+// that is planned while the tables are small keeps its plan. It is a select list.
+const Plans = `set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+	set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)`

@@ -13,7 +13,8 @@ import (
 //
 // A guard divides by zero if a row is missing, which undoes the batch: that is rare, and the rows are then written one by
 // one. No lock is waited for: one run whose row somebody holds must not hold up the others. LATERAL and OFFSET 0 keep the
-// look-up by primary key; a plain join can flip to a scan.
+// look-up by primary key, and its place in the table the row; a plain join can flip to a scan. Nobody moves the rows
+// meanwhile: the lock on the run keeps others away.
 const (
 	batchNow = `SELECT set_config('pawl.now', ({now})::text, true)::bigint`
 
@@ -28,19 +29,24 @@ const (
 FROM n, unnest($1::uuid[], $2::text[], $3::bigint[], $4::bytea[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[],
 	$10::bigint[], $11::bigint[], $12::text[]) AS v(run, name, attempt, value, provider, model, request_id, tokens_in, tokens_out,
 	cost_micros, latency_us, sent)
-WHERE s.run = v.run AND s.name = v.name AND s.attempt = v.attempt AND s.state = 'in_flight' RETURNING 1)
+	CROSS JOIN LATERAL (SELECT ctid FROM pawl_steps WHERE run = v.run AND name = v.name AND attempt = v.attempt AND state = 'in_flight'
+		OFFSET 0) AS at
+WHERE s.ctid = at.ctid RETURNING 1)
 SELECT 1 / (count(*) = cardinality($1::uuid[]))::int FROM done`
 
 	batchEnd = `WITH n AS MATERIALIZED (` + batchClock + `), done AS (UPDATE pawl_runs AS r SET state = v.state, epoch = r.epoch + 1,
 	token = NULL, owner = NULL, due = NULL, ended = n.now, fault = v.fault, result = v.result
 FROM n, unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[]) AS v(id, state, fault, result)
-WHERE r.id = v.id AND r.intended IS NULL
+	CROSS JOIN LATERAL (SELECT ctid FROM pawl_runs WHERE id = v.id AND intended IS NULL OFFSET 0) AS at
+WHERE r.ctid = at.ctid
 	AND (SELECT count(*) FROM pawl_steps AS s WHERE s.run = v.id AND s.state IN ` + openStates + `) = 0 RETURNING 1)
 SELECT 1 / (count(*) = cardinality($1::uuid[]))::int FROM done`
 
 	batchKeys = `UPDATE pawl_keys AS k SET end_state = v.state, ended = n.now
 FROM (` + batchClock + `) AS n, unnest($1::text[], $2::text[], $3::uuid[], $4::text[]) AS v(product_key, key_name, lineage, state)
-WHERE k.product_key = v.product_key AND k.key_name = v.key_name AND k.lineage = v.lineage`
+	CROSS JOIN LATERAL (SELECT ctid FROM pawl_keys WHERE product_key = v.product_key AND key_name = v.key_name AND lineage = v.lineage
+		OFFSET 0) AS at
+WHERE k.ctid = at.ctid`
 
 	batchStart = `INSERT INTO pawl_runs (id, lineage, relation, workflow, version, key_name, new_keys, queue, state, due, epoch, token,
 	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input)

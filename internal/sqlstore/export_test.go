@@ -13,6 +13,7 @@ import (
 // name on PostgreSQL ("pkey" for a primary key).
 type Hot struct {
 	Name, Text, Table, Index string
+	Sent                     bool // as part of a whole, with settings of its own
 }
 
 // Hot gives those statements as this store sends them.
@@ -21,7 +22,8 @@ func (s *Store) Hot() []Hot {
 	key.add(runsOfKey, "")
 	keyList := key.text(selectRuns, byRun, 10)
 	live := &filter{where: []string{"state IN ('blocked')", "ended IS NULL"}}
-	hot := []Hot{
+	var hot []Hot
+	for _, h := range [][4]string{
 		{"claim due", claimText(2, false, false), "pawl_runs", "claim"},
 		{"claim due and lost", claimText(2, true, false), "pawl_runs", "owner"},
 		{"claim with suspects", claimText(1, true, true), "pawl_runs", "claim"},
@@ -63,9 +65,41 @@ func (s *Store) Hot() []Hot {
 		{"delete keys", deleteKeys, "pawl_keys", "gone"},
 		{"delete acts", deleteActs, "pawl_audit", "gone"},
 		{"live runs", live.text(selectRuns, byRun, 10), "pawl_runs", ""},
+	} {
+		hot = append(hot, Hot{Name: h[0], Text: h[1], Table: h[2], Index: h[3]})
 	}
+	hot = append(hot, s.hotWrites()...)
 	for i := range hot {
 		hot[i].Text = s.texts.get(hot[i].Text)
+	}
+	return hot
+}
+
+// hotWrites are the statements of Write.
+func (s *Store) hotWrites() []Hot {
+	result := shape{set: 1<<0 | 1<<1 | 1<<2 | 1<<3, relative: 0}
+	if s.d.Send == nil {
+		return []Hot{
+			{Name: "write: fence", Text: rowFence, Table: "pawl_runs", Index: "pkey"},
+			{Name: "write: settle", Text: rowSettle, Table: "pawl_steps", Index: "pkey"},
+			{Name: "write: end", Text: rowEnd, Table: "pawl_runs", Index: "pkey"},
+			{Name: "write: open steps", Text: rowEnd, Table: "pawl_steps", Index: "pkey"},
+		}
+	}
+	hot := []Hot{
+		{Name: "write: fence", Text: batchFence, Table: "pawl_runs", Index: "pkey"},
+		{Name: "write: settle", Text: batchSettle, Table: "pawl_steps", Index: "pkey"},
+		{Name: "write: end", Text: batchEnd, Table: "pawl_runs", Index: "pkey"},
+		{Name: "write: open steps", Text: batchEnd, Table: "pawl_steps", Index: "pkey"},
+		{Name: "write: keys", Text: batchKeys, Table: "pawl_keys", Index: "pkey"},
+		{Name: "write: insert", Text: arrayInsert(result)},
+		{Name: "write: start", Text: batchStart},
+		{Name: "claim due, sent", Text: claimText(2, false, false), Table: "pawl_runs", Index: "claim"},
+		{Name: "claim due and lost, sent", Text: claimText(2, true, false), Table: "pawl_runs", Index: "owner"},
+		{Name: "take, sent", Text: claimText(2, true, false), Table: "pawl_runs", Index: "pkey"},
+	}
+	for i := range hot {
+		hot[i].Sent = true
 	}
 	return hot
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pawlrun/pawl"
 	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/pgset"
 	"github.com/pawlrun/pawl/internal/pgtest"
 	"github.com/pawlrun/pawl/internal/sqlstore"
 	"github.com/pawlrun/pawl/postgres"
@@ -190,7 +191,13 @@ func explainPostgres(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []st
 			t.Fatalf("%s: %v", text, err)
 		}
 	}
+	exec("BEGIN")
+	defer exec("ROLLBACK")
 	exec("SET plan_cache_mode = force_generic_plan")
+	if hot.Sent { // whatever the connection has: its own settings must do
+		exec("SET enable_seqscan = on")
+		exec("SELECT " + pgset.Plans)
+	}
 	exec("PREPARE hot AS " + hot.Text)
 	defer exec("DEALLOCATE hot")
 	nulls := strings.TrimSuffix(strings.Repeat("NULL, ", params(hot.Text)), ", ")
