@@ -306,8 +306,12 @@ func (w *worker) knows(id RunID) bool {
 	return w.live[id] != nil || w.born[id]
 }
 
-// lookAgain is how long after a claim that found too little the store is first asked when the next run is due.
-const lookAgain = 5 * time.Millisecond
+const (
+	// lookAgain is how long after a claim that found too little the store is first asked when the next run is due.
+	lookAgain = 5 * time.Millisecond
+	// gather is how long a claim waits for more slots than the few that have just got free while more runs are due.
+	gather = time.Millisecond
+)
 
 // claims takes due runs while ctx lives. It is woken by starts in this process and, while more was due than there were
 // slots, by their ends; otherwise it polls. A poll only reads when the next run is due; it looks for runs of lost workers,
@@ -317,39 +321,43 @@ func (w *worker) claims(ctx context.Context) {
 	defer timer.Stop()
 	searched := time.Time{}
 	fruitless := lookAgain
+	gathered := false
 	for {
-		woken := true
+		look := false // only whether anything is due
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-			woken = false
+			look = !gathered && time.Since(searched) < w.e.o.lease()/6
 		case <-w.e.wake:
 			fruitless = lookAgain
 		case <-w.freed:
-			if w.isIdle() {
+			if idle, few := w.want(); idle || few && !gathered {
+				if gathered = !idle; gathered {
+					timer.Reset(gather)
+				}
 				continue
 			}
 		}
-		if !woken && time.Since(searched) < w.e.o.lease()/6 {
+		gathered = false
+		if look {
 			if next := w.nextDue(ctx); next > 0 {
 				timer.Reset(next)
 				continue
 			}
 		}
 		searched = time.Now()
-		next := time.Duration(0)
-		got, more, err := w.claimOnce(ctx)
+		got, full, err := w.claimOnce(ctx)
+		next := w.e.o.poll()
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
 			w.e.log.Warn("claim failed", "worker", w.id.ID, "err", err)
-			next = w.e.o.poll()
-		case more:
+		case full: // the end of a run wakes this loop
 		case got > 0:
 			next, fruitless = lookAgain, lookAgain
-		default: // what is due and was not given is in other hands, or waits for a slot, whose end wakes this loop
+		default: // what is due and was not given is in other hands
 			next = fruitless
 			fruitless = min(2*fruitless, max(w.e.o.poll()/10, lookAgain))
 		}
@@ -357,10 +365,11 @@ func (w *worker) claims(ctx context.Context) {
 	}
 }
 
-func (w *worker) isIdle() bool {
+// want says whether a free slot is of no use now, because nothing is due, or little, because few are free.
+func (w *worker) want() (idle, few bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.idle
+	return w.idle, w.free() < w.e.o.slots()/4
 }
 
 // nextDue is how long a worker may sleep: until the next run is due, at most one poll. 0 or less means that one is due.
@@ -371,8 +380,8 @@ func (w *worker) nextDue(ctx context.Context) time.Duration {
 	return w.e.o.poll()
 }
 
-// claimOnce fills the free slots. It reports how many runs it got and whether there may be more for slots that are free.
-func (w *worker) claimOnce(ctx context.Context) (got int, more bool, err error) {
+// claimOnce fills the free slots. It reports how many runs it got and whether all slots are taken.
+func (w *worker) claimOnce(ctx context.Context) (got int, full bool, err error) {
 	w.mu.Lock()
 	free := w.free()
 	c := Claim{Worker: w.id.ID, Has: w.has, Limit: free, Token: rand.Int64(), Build: w.id.Build, Expired: w.boot() >= w.calm,
@@ -381,7 +390,7 @@ func (w *worker) claimOnce(ctx context.Context) (got int, more bool, err error) 
 	w.idle = free > 0 // a start that comes meanwhile takes it back
 	w.mu.Unlock()
 	if free <= 0 || !trusted {
-		return 0, false, nil
+		return 0, free <= 0, nil
 	}
 	w.claiming.Add(1)
 	runs, err := w.e.store.Claim(ctx, c)
@@ -392,10 +401,10 @@ func (w *worker) claimOnce(ctx context.Context) (got int, more bool, err error) 
 	if err != nil { // it may have been committed: the next heartbeat finds such runs and releases them
 		w.beatSoon()
 	}
-	if more = err == nil && len(runs) == free; more || err != nil {
+	if len(runs) == free || err != nil {
 		w.busy()
 	}
-	return len(runs), more, err
+	return len(runs), len(runs) == free, err
 }
 
 // free is how many slots are. The mutex is held.

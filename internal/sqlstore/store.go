@@ -55,7 +55,7 @@ func (s *Store) Writer() *sql.DB { return s.write }
 
 // Close closes the pools.
 func (s *Store) Close() error {
-	err := s.write.Close()
+	err := errors.Join(s.finalize(), s.write.Close())
 	for _, db := range []*sql.DB{s.read, s.lease} {
 		if db != s.write {
 			err = errors.Join(err, db.Close())
@@ -66,6 +66,11 @@ func (s *Store) Close() error {
 
 // Update runs fn in a write transaction, see [pawl.Ledger].
 func (s *Store) Update(ctx context.Context, fn func(context.Context, pawl.Txn) error) error {
+	if s.turn != nil {
+		return s.again(ctx, func() error {
+			return s.direct(ctx, func(d *Direct) error { return fn(ctx, &txn{s: s, c: d}) })
+		})
+	}
 	return s.update(ctx, s.write, func(tx *sql.Tx, _ func()) error { return fn(ctx, &txn{s: s, c: pawl.SQLConn(tx)}) })
 }
 

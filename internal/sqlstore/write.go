@@ -201,36 +201,3 @@ func (s *Store) writeStart(d *Direct, r *pawl.RunRow, now int64) error {
 		str(r.Owner), claimed, now, str(r.Builds), raw(r.InputHash), raw(r.Input))
 	return err
 }
-
-// direct runs fn in a write transaction on the driver's own connection, where a statement is prepared once. No context
-// reaches the statements, which are short: the driver would start a goroutine for each to watch it.
-func (s *Store) direct(ctx context.Context, fn func(*Direct) error) error {
-	conn, give, err := s.take(ctx, s.write, false)
-	if err != nil {
-		return err
-	}
-	defer give()
-	return conn.Raw(func(driverConn any) error {
-		d, err := s.prepared(ctx, driverConn)
-		if err != nil {
-			return err
-		}
-		if _, err := d.exec("BEGIN IMMEDIATE"); err != nil {
-			return fmt.Errorf("begin: %w", err)
-		}
-		open := true
-		defer func() {
-			if open { // also while a panic passes through
-				_, _ = d.exec("ROLLBACK")
-			}
-		}()
-		if err := fn(d); err != nil {
-			return err
-		}
-		if _, err := d.exec("COMMIT"); err != nil {
-			return s.notCommitted(err)
-		}
-		open = false
-		return nil
-	})
-}
