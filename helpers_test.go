@@ -144,6 +144,17 @@ func (m *mortal) UpdateSQL(ctx context.Context, hold time.Duration, fn func(cont
 	return err
 }
 
+func (m *mortal) Write(ctx context.Context, changes []pawl.Change) (int64, error) {
+	if m.dead.Load() {
+		return 0, errDead
+	}
+	now, err := m.Store.Write(ctx, changes)
+	if err == nil {
+		m.commits.Add(1)
+	}
+	return now, err
+}
+
 func (m *mortal) View(ctx context.Context, fn func(context.Context, pawl.Txn) error) error {
 	if m.dead.Load() {
 		return errDead

@@ -18,7 +18,8 @@ import (
 type spy struct {
 	pawl.Store
 	commits, claims, pages atomic.Int64
-	update                 func(ctx context.Context, fn func(context.Context, pawl.Txn) error) error
+	update                 func(ctx context.Context, fn func(context.Context, pawl.Txn) error) error // then Write leaves all to it
+	write                  func(ctx context.Context, changes []pawl.Change) (int64, error)
 	claim                  func(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error)
 }
 
@@ -28,6 +29,17 @@ func (s *spy) Update(ctx context.Context, fn func(context.Context, pawl.Txn) err
 		return s.update(ctx, fn)
 	}
 	return s.Store.Update(ctx, fn)
+}
+
+func (s *spy) Write(ctx context.Context, changes []pawl.Change) (int64, error) {
+	switch {
+	case s.update != nil:
+		return 0, pawl.ErrOneByOne
+	case s.write != nil:
+		return s.write(ctx, changes)
+	}
+	s.commits.Add(1)
+	return s.Store.Write(ctx, changes)
 }
 
 func (s *spy) UpdateSQL(ctx context.Context, hold time.Duration, fn func(context.Context, pawl.Txn, *sql.Tx) error) error {
