@@ -21,7 +21,7 @@ import (
 )
 
 // Engine starts runs, works on them and answers for them. It is safe for concurrent use. Without Work it owns no
-// goroutines.
+// goroutines, but for a moment after many starts, when it tells the workers of other processes about the last ones.
 type Engine struct {
 	store Store
 	o     Options
@@ -31,6 +31,7 @@ type Engine struct {
 	wake  chan struct{} // capacity 1, carries nothing: look for due runs now
 
 	build func() string
+	hints hinter
 
 	mu      sync.Mutex // guards waiters and space
 	waiters map[RunID][]chan struct{}
@@ -202,7 +203,7 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 		return nil, fmt.Errorf("start %q: %w", rows[0].Workflow, err)
 	}
 	if c.local() {
-		e.nudge()
+		e.offer(ctx, VersionID{rows[0].Workflow, rows[0].Version}, len(rows))
 	}
 	return out, nil
 }

@@ -25,6 +25,7 @@ type worker struct {
 
 	stopping atomic.Bool   // begin no step any more
 	beat     chan struct{} // capacity 1: renew now
+	heard    chan struct{} // capacity 1: a hint of another process
 	claiming atomic.Int64  // claims sent; odd while one is in flight
 	wg       sync.WaitGroup
 	cleanup  sync.WaitGroup  // evidence on its way …
@@ -71,6 +72,7 @@ func (e *Engine) Work(ctx context.Context) error {
 
 	var bg sync.WaitGroup
 	bg.Go(func() { w.beats(loops) })
+	bg.Go(func() { w.listens(loops) })
 	bg.Go(func() { w.sweeps(loops, "sweep", w.sweepOnce) })
 	if e.o.Retention > 0 {
 		bg.Go(func() { w.sweeps(loops, "retention", w.prune) })
@@ -98,7 +100,7 @@ func (e *Engine) Work(ctx context.Context) error {
 
 func newWork(ctx context.Context, e *Engine) (*worker, error) {
 	me := host.Self()
-	w := &worker{e: e, has: e.Workflows(), writer: newWriter(e), beat: make(chan struct{}, 1), live: make(map[RunID]*execution)}
+	w := &worker{e: e, has: e.Workflows(), writer: newWriter(e), beat: make(chan struct{}, 1), heard: make(chan struct{}, 1), live: make(map[RunID]*execution)}
 	w.id = WorkerRow{ID: newWorkerID(), Lease: e.o.lease(), Hostname: host.Describe(), Machine: me.Machine, Boot: me.Boot,
 		PIDNS: me.PIDNS, PID: me.PID, ProcessStart: me.Start, Build: e.build()}
 	if err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
@@ -294,8 +296,9 @@ func (w *worker) dropAll() {
 	}
 }
 
-// claims takes due runs while ctx lives. It is woken by starts and ends in this process, and polls otherwise. A poll only
-// reads when the next run is due; it looks for runs of lost workers, which takes the write lock on SQLite, six times a lease.
+// claims takes due runs while ctx lives. It is woken by starts and ends in this process, and polls otherwise, also when
+// another process hints. A poll only reads when the next run is due; it looks for runs of lost workers, which takes the
+// write lock on SQLite, six times a lease.
 func (w *worker) claims(ctx, hold, life context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -306,6 +309,7 @@ func (w *worker) claims(ctx, hold, life context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+		case <-w.heard:
 		case <-w.e.wake:
 			woken = true
 		}
@@ -394,6 +398,9 @@ func (w *worker) begin(hold, life context.Context, c Claimed) {
 		x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
 		x.run()
 		w.unsuspect(hold, c.Row.ID)
+		if w.stopping.Load() { // it may have been released, for others to take
+			w.e.hint(hold)
+		}
 	})
 }
 
