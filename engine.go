@@ -21,7 +21,7 @@ import (
 )
 
 // Engine starts runs, works on them and answers for them. It is safe for concurrent use. Without Work it owns no
-// goroutines.
+// goroutines, but for a moment after many starts, when it tells the workers of other processes about the last ones.
 type Engine struct {
 	store Store
 	o     Options
@@ -32,6 +32,7 @@ type Engine struct {
 
 	build  func() string
 	writer *writer
+	hints  hinter
 
 	mu      sync.Mutex // guards all below
 	waiters map[RunID][]chan *RunRow
@@ -228,7 +229,13 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 		return nil, fmt.Errorf("start %q: %w", rows[0].Workflow, err)
 	}
 	if c.local() {
-		e.nudge()
+		n := 0
+		for i := range out {
+			if out[i].isNew {
+				n++
+			}
+		}
+		e.offer(ctx, VersionID{rows[0].Workflow, rows[0].Version}, n)
 	}
 	return out, nil
 }
@@ -251,7 +258,7 @@ func (e *Engine) startOne(ctx context.Context, row *RunRow) (*here, error) {
 		w.begin(Claimed{Row: *row, From: Queued}, h)
 		return h, nil
 	default:
-		e.nudge()
+		e.offer(ctx, VersionID{row.Workflow, row.Version}, 1)
 	}
 	return nil, err
 }

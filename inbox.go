@@ -62,6 +62,7 @@ func (e *Engine) Resolve(ctx context.Context, a Answer) error {
 	}
 	e.changed(run, nil)
 	e.nudge()
+	e.hint(ctx)
 	return nil
 }
 

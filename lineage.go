@@ -452,6 +452,7 @@ func (e *Engine) acted(ctx context.Context, fn func(context.Context, Txn) (RunID
 		return "", err
 	}
 	e.nudge()
+	e.hint(ctx)
 	return id, nil
 }
 

@@ -313,6 +313,7 @@ func (e *Engine) Cancel(ctx context.Context, id RunID, a Act) (state RunState, e
 	}
 	e.changed(id, nil)
 	e.nudge()
+	e.hint(ctx)
 	return state, nil
 }
 

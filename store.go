@@ -19,10 +19,11 @@ type Store interface {
 	Leases
 	Lists
 	Pruner
+	Hints
 
 	// Name is "sqlite" or "postgres".
 	Name() string
-	// Close releases the connections. It does not wait for transactions of other processes.
+	// Close releases the connections and ends Listen. It does not wait for transactions of other processes.
 	Close() error
 }
 
@@ -236,6 +237,18 @@ type Pruner interface {
 	// transaction, and passes over lineages that others have locked. It writes nothing if there is nothing to delete, and
 	// what that costs does not depend on how many runs there are. Any number of callers may prune at once.
 	Prune(ctx context.Context, p PruneTerms) (Pruned, error)
+}
+
+// Hints save workers of other processes the wait for their next poll. Any hint may be lost, come late, come twice or mean
+// nothing, and nobody relies on one; what is looked at is committed before it is sent.
+type Hints interface {
+	// Hint tells the workers of other processes that runs may be due. It is a transaction of its own, and nothing is done
+	// about an error. A store whose Listen sees commits by itself does nothing.
+	Hint(ctx context.Context) error
+	// Listen calls wake when another process may have made runs due, and once each time it begins to listen, because
+	// hints may have been lost until then. wake must not block; it may be called for what this process did. Listen blocks
+	// until ctx ends or the store is closed. Outages it outlives; any other error means that listening is not possible.
+	Listen(ctx context.Context, wake func()) error
 }
 
 // PruneTerms says what Prune deletes.

@@ -25,6 +25,7 @@ type worker struct {
 	stopping atomic.Bool   // begin no step any more; set under the engine's mutex
 	freed    chan struct{} // capacity 1: a slot is free again
 	beat     chan struct{} // capacity 1: renew now
+	heard    chan struct{} // capacity 1: a hint of another process
 	claiming atomic.Int64  // claims sent; odd while one is in flight
 	wg       sync.WaitGroup
 	cleanup  sync.WaitGroup  // evidence on its way …
@@ -75,6 +76,7 @@ func (e *Engine) Work(ctx context.Context) error {
 
 	var bg sync.WaitGroup
 	bg.Go(func() { w.beats(loops) })
+	bg.Go(func() { w.listens(loops) })
 	bg.Go(func() { w.sweeps(loops, "sweep", w.sweepOnce) })
 	if e.o.Retention > 0 {
 		bg.Go(func() { w.sweeps(loops, "retention", w.prune) })
@@ -103,7 +105,7 @@ func (e *Engine) Work(ctx context.Context) error {
 func newWork(ctx context.Context, e *Engine) (*worker, error) {
 	me := host.Self()
 	w := &worker{e: e, has: e.Workflows(), beat: make(chan struct{}, 1), freed: make(chan struct{}, 1),
-		live: make(map[RunID]*execution), born: make(map[RunID]bool)}
+		heard: make(chan struct{}, 1), live: make(map[RunID]*execution), born: make(map[RunID]bool)}
 	w.id = WorkerRow{ID: newWorkerID(), Lease: e.o.lease(), Hostname: host.Describe(), Machine: me.Machine, Boot: me.Boot,
 		PIDNS: me.PIDNS, PID: me.PID, ProcessStart: me.Start, Build: e.build()}
 	if err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
@@ -314,7 +316,7 @@ const (
 )
 
 // claims takes due runs while ctx lives. It is woken by starts in this process and, while more was due than there were
-// slots, by their ends; otherwise it polls. A poll only reads when the next run is due; it looks for runs of lost workers,
+// slots, by their ends; otherwise it polls, also when another process hints. A poll only reads when the next run is due; it looks for runs of lost workers,
 // which takes the write lock on SQLite, six times a lease.
 func (w *worker) claims(ctx context.Context) {
 	timer := time.NewTimer(0)
@@ -329,6 +331,8 @@ func (w *worker) claims(ctx context.Context) {
 			return
 		case <-timer.C:
 			look = !gathered && time.Since(searched) < w.e.o.lease()/6
+		case <-w.heard:
+			look = true
 		case <-w.e.wake:
 			fruitless = lookAgain
 		case <-w.freed:
@@ -485,6 +489,9 @@ func (w *worker) begin(c Claimed, h *here) {
 		x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
 		x.run()
 		w.unsuspect(w.hold, c.Row.ID)
+		if w.stopping.Load() { // it may have been released, for others to take
+			w.e.hint(w.hold)
+		}
 	})
 	if born {
 		w.wg.Done()

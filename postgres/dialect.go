@@ -52,6 +52,7 @@ func dialect(h hooks.Store, weak *defaults) sqlstore.Dialect {
 		Classify:      classify,
 		CommitUnknown: commitUnknown,
 		Settings:      func(ctx context.Context, db *sql.DB) ([]pawl.Finding, error) { return settings(ctx, db) },
+		Hint:          hint,
 		Locker:        locker,
 		MigrateHint:   "run pawl migrate --db URL, or open it with Options.Migrate",
 	}

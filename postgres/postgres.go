@@ -28,8 +28,13 @@ type Options struct {
 	// Migrate creates the schema, or brings it up to date. Without it a database whose schema is missing or old is
 	// refused with [pawl.ErrSchema]. It needs the right to create tables.
 	Migrate bool
-	// MaxConns bounds the connections, but for one more, which is kept for the renewal of leases. Zero means 16.
+	// MaxConns bounds the connections, but for one more, which is kept for the renewal of leases, and another one in a
+	// process with a worker, which listens. Zero means 16.
 	MaxConns int
+	// NoListen keeps workers from listening for the hints (NOTIFY) by which other processes say that runs are due, and
+	// saves their connection: such runs are then found by polling (pawl.Options.Poll). Hints are sent all the same. It is
+	// for PgBouncer in transaction mode, through which no hint arrives, without any error.
+	NoListen bool
 	// Hooks is for this module's own tests; a program outside it cannot make one.
 	Hooks *hooks.Store
 }
@@ -66,6 +71,9 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	return s, nil
 }
 
+// maxLifetime bounds the age of connections, so that a new primary is found also if nothing ever fails on the old one.
+const maxLifetime = 30 * time.Minute
+
 func open(ctx context.Context, cfg *pgx.ConnConfig, o *Options) (*Store, error) {
 	var weak defaults
 	if err := tune(ctx, cfg, &weak); err != nil {
@@ -78,7 +86,7 @@ func open(ctx context.Context, cfg *pgx.ConnConfig, o *Options) (*Store, error) 
 		db := sql.OpenDB(connector)
 		db.SetMaxIdleConns(conns)
 		db.SetConnMaxIdleTime(5 * time.Minute)
-		db.SetConnMaxLifetime(30 * time.Minute) // a pool finds a new primary also if nothing ever fails on the old one
+		db.SetConnMaxLifetime(maxLifetime)
 		return db
 	}
 	db, lease := pool(o.maxConns()), pool(1)
@@ -87,7 +95,11 @@ func open(ctx context.Context, cfg *pgx.ConnConfig, o *Options) (*Store, error) 
 	if o.Hooks != nil {
 		h = *o.Hooks
 	}
-	s := &Store{sqlstore.New(dialect(h, &weak), db, db, lease)}
+	d := dialect(h, &weak)
+	if !o.NoListen {
+		d.Listen = listener{cfg, listenQuiet}.listen
+	}
+	s := &Store{sqlstore.New(d, db, db, lease)}
 	if err := s.setUp(ctx, o.Migrate, h); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

@@ -103,7 +103,11 @@ func open(ctx context.Context, path string, o *Options) (*Store, error) {
 		lease.SetMaxOpenConns(1)
 		user = sql.OpenDB(c)
 	}
-	s := &Store{sqlstore.New(dialect(h, name), write, read, lease), user}
+	d := dialect(h, name)
+	if !memory && !h.WallLease {
+		d.Listen = watcher{ours}.listen
+	}
+	s := &Store{sqlstore.New(d, write, read, lease), user}
 	if err := s.setUp(ctx, memory, h); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

@@ -41,7 +41,7 @@ type Store struct {
 	// is created if missing, so that tests of any number of processes move time by updating it.
 	Offset bool
 	// WallLease makes a SQLite store measure leases by time.Now instead of the boot clock, so that synctest's clock
-	// rules it.
+	// rules it. The store then does not watch its file either, over and over in days that pass in no time.
 	WallLease bool
 }
 

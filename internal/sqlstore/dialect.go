@@ -37,6 +37,12 @@ type Dialect struct {
 	// GiveBack gives a statement that returns a bounded part of the file's free space to the system, "" if there is too
 	// little to be worth it. Nil where the server deals with free space by itself.
 	GiveBack func(ctx context.Context, db *sql.DB) (statement string, err error)
+	// Hint wakes those who Listen in other processes. Nil where they see what changes by themselves.
+	Hint func(ctx context.Context, db *sql.DB) error
+	// Listen calls wake once it listens, and for every hint from then on. It ends with ctx, or with what it listens on;
+	// an error that wraps [errors.ErrUnsupported] means that it never will. own grows with the write transactions of this
+	// process, where there is a single writer. Nil if nobody hints.
+	Listen func(ctx context.Context, own func() int64, wake func()) error
 	// Locker lets one migrator in at a time. Nil if the database's own locks suffice.
 	Locker func() (lock.Locker, error)
 	// MigrateHint ends the error about a schema that is missing or old, with what to do.

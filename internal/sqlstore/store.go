@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawlrun/pawl"
@@ -28,8 +29,13 @@ type Store struct {
 	turn chan struct{}
 	held time.Duration // since the last gap; whoever has the turn may touch it
 	raw  *Direct       // whoever has the turn may touch it
+	// wrote counts the transactions that had the turn.
+	wrote atomic.Int64
 
 	shapes sync.Map // shape → the statement that inserts such a row
+
+	closed chan struct{}
+	close  sync.Once // closes closed
 
 	mu  sync.Mutex
 	has map[pawl.WorkerID][]pawl.VersionID // guarded by mu: what this process's workers registered
@@ -40,7 +46,7 @@ var _ pawl.Store = (*Store)(nil)
 // New returns a store over the pools, which it closes. They may be the same.
 func New(d Dialect, write, read, lease *sql.DB) *Store {
 	s := &Store{d: d, texts: newTexts(d.Fragments), write: write, read: read, lease: lease,
-		has: make(map[pawl.WorkerID][]pawl.VersionID)}
+		closed: make(chan struct{}), has: make(map[pawl.WorkerID][]pawl.VersionID)}
 	if d.OneWriter {
 		s.turn = make(chan struct{}, 1)
 	}
@@ -53,8 +59,9 @@ func (s *Store) Name() string { return s.d.Name }
 // Writer is the pool that writes go through.
 func (s *Store) Writer() *sql.DB { return s.write }
 
-// Close closes the pools.
+// Close closes the pools and ends listening.
 func (s *Store) Close() error {
+	s.close.Do(func() { close(s.closed) })
 	err := errors.Join(s.finalize(), s.write.Close())
 	for _, db := range []*sql.DB{s.read, s.lease} {
 		if db != s.write {
@@ -158,6 +165,7 @@ const (
 
 // passOn gives the turn to the next transaction of this process, after a gap for those of others.
 func (s *Store) passOn(held time.Duration) {
+	s.wrote.Add(1)
 	if s.held += held; s.held < gapAfter {
 		<-s.turn
 		return
