@@ -220,7 +220,7 @@ func plain(err error) error {
 		return fmt.Errorf("the file is not a SQLite database, or it is encrypted: %w", err)
 	case lib.SQLITE_CORRUPT:
 		return fmt.Errorf("the file is damaged: %w", err)
-	case lib.SQLITE_READONLY:
+	case lib.SQLITE_READONLY, lib.SQLITE_CANTOPEN, lib.SQLITE_PERM:
 		return fmt.Errorf("no permission to write to the file or its directory: %w", err)
 	}
 	return err

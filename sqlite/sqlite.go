@@ -7,7 +7,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -141,23 +140,14 @@ func checkFile(name string, networkFS bool) error {
 	if fsName, yes := host.NetworkFS(dir); yes && !networkFS {
 		return fmt.Errorf("%s is on a network file system (%s), where SQLite can lose data: use a local directory or PostgreSQL", dir, fsName)
 	}
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	switch {
+	// The file itself is not opened: closing it would take the locks that this process has on it through another store.
+	switch info, err := os.Stat(name); {
 	case errors.Is(err, fs.ErrNotExist):
 		return checkDir(dir)
-	case errors.Is(err, fs.ErrPermission):
-		return errors.New("no permission to write to the file")
 	case err != nil:
-		return err // a directory, for one
-	}
-	defer func() { _ = f.Close() }()
-	const magic = "SQLite format 3\x00"
-	header := make([]byte, len(magic))
-	switch n, err := io.ReadFull(f, header); {
-	case n == 0 && err == io.EOF: // an empty file is an empty database
-		return nil
-	case string(header) != magic:
-		return errors.New("the file is not a SQLite database")
+		return err
+	case info.IsDir():
+		return errors.New("it is a directory")
 	}
 	return nil
 }
