@@ -7,7 +7,7 @@ override GOFLAGS := -buildvcs=false
 export GOFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help test crash torture demo lint cover
+.PHONY: help test crash torture demo bench lint cover
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | sort
@@ -39,6 +39,14 @@ torture: ## kills, freezes and cuts off workers at random and counts: MINUTES=5 
 
 demo: ## the demonstration
 	go run ./cmd/pawl demo
+
+# How often each peer is measured. QUICK=1 is one short round of a part, which writes nothing and says little about speed.
+ROUNDS ?= 3
+QUICK ?=
+
+bench: ## measures beside hand-written floors, DBOS and River, and writes docs/benchmarks.md: ROUNDS=3 (about an hour) or QUICK=1
+	@scripts/need-postgres || echo "bench: without PostgreSQL only SQLite is measured"
+	cd bench && go run . $(if $(QUICK),-quick,-rounds $(ROUNDS) -write ../docs/benchmarks.md)
 
 lint: ## gofmt, go vet and golangci-lint (the first run compiles it: about 3 minutes on 2 cores)
 	@bad=$$(gofmt -l .) && if [ -n "$$bad" ]; then echo "gofmt -w these:"; echo "$$bad"; exit 1; fi
