@@ -48,6 +48,7 @@ func dialect(h hooks.Store, weak *defaults) sqlstore.Dialect {
 		Write:         sql.LevelReadCommitted,
 		Read:          sql.LevelRepeatableRead,
 		Send:          weak.send,
+		SendBatch:     weak.sendBatch,
 		Begin:         weak.begin,
 		Classify:      classify,
 		CommitUnknown: commitUnknown,

@@ -71,6 +71,9 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	return s, nil
 }
 
+// hotConns are two for shared writes and one for claims.
+const hotConns = 3
+
 // maxLifetime bounds the age of connections, so that a new primary is found also if nothing ever fails on the old one.
 const maxLifetime = 30 * time.Minute
 
@@ -79,18 +82,17 @@ func open(ctx context.Context, cfg *pgx.ConnConfig, o *Options) (*Store, error) 
 	if err := tune(ctx, cfg, &weak); err != nil {
 		return nil, err
 	}
-	connector := stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
-		return weak.look(ctx, conn)
-	}))
-	pool := func(conns int) *sql.DB {
-		db := sql.OpenDB(connector)
+	look := stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error { return weak.look(ctx, conn) })
+	pool := func(cfg *pgx.ConnConfig, conns int) *sql.DB {
+		db := sql.OpenDB(stdlib.GetConnector(*cfg, look))
 		db.SetMaxIdleConns(conns)
 		db.SetConnMaxIdleTime(5 * time.Minute)
 		db.SetConnMaxLifetime(maxLifetime)
 		return db
 	}
-	db, lease := pool(o.maxConns()), pool(1)
+	db, lease, hot := pool(cfg, o.maxConns()), pool(cfg, 1), pool(planned(cfg, &weak), hotConns)
 	lease.SetMaxOpenConns(1)
+	hot.SetMaxOpenConns(hotConns)
 	h := hooks.Store{}
 	if o.Hooks != nil {
 		h = *o.Hooks
@@ -99,7 +101,7 @@ func open(ctx context.Context, cfg *pgx.ConnConfig, o *Options) (*Store, error) 
 	if !o.NoListen {
 		d.Listen = listener{cfg, listenQuiet}.listen
 	}
-	s := &Store{sqlstore.New(d, db, db, lease)}
+	s := &Store{sqlstore.New(d, db, db, lease, hot)}
 	if err := s.setUp(ctx, o.Migrate, h); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -126,6 +128,7 @@ func (s *Store) DB() *sql.DB { return s.Writer() }
 type defaults struct {
 	commit atomic.Bool // a commit may be reported before it is durable
 	idle   atomic.Bool // an idle transaction is never ended
+	plans  bool        // the planner may choose as it likes
 }
 
 const selectDefaults = `SELECT current_setting('server_version_num')::bigint, current_setting('server_version'),
@@ -193,6 +196,21 @@ func tune(ctx context.Context, cfg *pgx.ConnConfig, weak *defaults) error {
 		return err // the server is gone
 	}
 	return nil
+}
+
+// planned is cfg for connections of which nobody else has the use, with the settings of pgset.Plans from the start. Where a
+// pooler takes none, each transaction makes them.
+func planned(cfg *pgx.ConnConfig, weak *defaults) *pgx.ConnConfig {
+	if _, tuned := cfg.RuntimeParams["enable_seqscan"]; !tuned {
+		weak.plans = true
+		return cfg
+	}
+	hot := cfg.Copy()
+	for name, value := range map[string]string{"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "jit": "off",
+		"plan_cache_mode": "force_generic_plan"} {
+		hot.RuntimeParams[name] = value
+	}
+	return hot
 }
 
 func try(ctx context.Context, cfg *pgx.ConnConfig, weak *defaults) (err error) {

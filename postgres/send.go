@@ -6,68 +6,97 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pawlrun/pawl/internal/pgset"
 	"github.com/pawlrun/pawl/internal/sqlstore"
 )
 
-// send runs the calls in a transaction that goes to the server as a whole, see sqlstore.Dialect.Send.
-func (d *defaults) send(ctx context.Context, conn *sql.Conn, calls []sqlstore.Call) error {
+const (
+	begin  = "BEGIN ISOLATION LEVEL READ COMMITTED"
+	commit = "COMMIT"
+)
+
+// settings is the statement that makes the settings which the connections lack, "" for none.
+func (d *defaults) settings() string {
+	var set []string
+	if d.plans {
+		set = append(set, pgset.Plans)
+	}
+	if d.commit.Load() {
+		set = append(set, pgset.SetCommit)
+	}
+	if d.idle.Load() {
+		set = append(set, pgset.SetIdle)
+	}
+	if set == nil {
+		return ""
+	}
+	return "SELECT " + strings.Join(set, ", ")
+}
+
+// whole runs fn, which sends a transaction as a whole, on the driver's own connection, and leaves none open there.
+func whole(ctx context.Context, conn *sql.Conn, fn func(*pgx.Conn) error) error {
 	return conn.Raw(func(driverConn any) error {
-		c, ok := driverConn.(*stdlib.Conn)
+		std, ok := driverConn.(*stdlib.Conn)
 		if !ok {
 			return fmt.Errorf("the driver's connection is a %T", driverConn)
 		}
-		err := d.pipeline(ctx, c.Conn(), calls)
-		if err == nil || c.Conn().PgConn().TxStatus() == 'I' {
+		c := std.Conn()
+		err := fn(c)
+		if err == nil || c.PgConn().TxStatus() == 'I' {
 			return err
 		}
-		if _, rerr := c.Conn().Exec(ctx, "ROLLBACK"); rerr != nil {
+		if _, rerr := c.Exec(ctx, "ROLLBACK"); rerr != nil {
 			return errors.Join(err, driver.ErrBadConn)
 		}
 		return err
 	})
 }
 
-func (d *defaults) pipeline(ctx context.Context, c *pgx.Conn, calls []sqlstore.Call) (err error) {
+// send is sqlstore.Dialect.Send.
+func (d *defaults) send(ctx context.Context, conn *sql.Conn, calls []sqlstore.Call) error {
+	return whole(ctx, conn, func(c *pgx.Conn) error { return d.sendOn(ctx, c, calls) })
+}
+
+func (d *defaults) sendOn(ctx context.Context, c *pgx.Conn, calls []sqlstore.Call) (err error) {
 	b := &pgx.Batch{}
-	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
-	set := "SELECT " + pgset.Plans
-	if d.commit.Load() {
-		set += ", " + pgset.SetCommit
+	b.Queue(begin)
+	if set := d.settings(); set != "" {
+		b.Queue(set)
 	}
-	if d.idle.Load() {
-		set += ", " + pgset.SetIdle
-	}
-	b.Queue(set)
+	first := b.Len()
 	for _, call := range calls {
-		args := make([]any, len(call.Args))
-		for i, a := range call.Args {
-			if ids, ok := a.(sqlstore.IDs); ok {
-				a = uuids(ids)
-			}
-			args[i] = a
-		}
-		b.Queue(call.Text, args...)
+		b.Queue(call.Text, call.Args...)
 	}
-	b.Queue("COMMIT")
+	b.Queue(commit)
 	r := c.SendBatch(ctx, b)
 	defer func() {
 		if cerr := r.Close(); err == nil {
 			err = cerr
 		}
 	}()
-	for range 2 {
+	for range first {
 		if _, err := r.Exec(); err != nil {
 			return err
 		}
 	}
 	for _, call := range calls {
-		if err := answer(r, call); err != nil {
+		rows, err := r.Query()
+		if err != nil {
+			return err
+		}
+		for rows.Next() && err == nil {
+			err = call.Row(pgxRows{rows})
+		}
+		rows.Close()
+		if err = errors.Join(err, rows.Err()); err != nil {
 			return err
 		}
 	}
@@ -75,51 +104,81 @@ func (d *defaults) pipeline(ctx context.Context, c *pgx.Conn, calls []sqlstore.C
 	return err
 }
 
-func answer(r pgx.BatchResults, call sqlstore.Call) error {
-	if call.Row == nil {
-		_, err := r.Exec()
+// sendBatch is sqlstore.Dialect.SendBatch, by the protocol itself: the parameters are in its form already. Statements are
+// prepared once, unless the connection is one that must not keep any.
+func (d *defaults) sendBatch(ctx context.Context, conn *sql.Conn, statements []sqlstore.Batch) (first string, err error) {
+	all := make([]sqlstore.Batch, 0, len(statements)+3)
+	all = append(all, sqlstore.Batch{Text: begin})
+	if set := d.settings(); set != "" {
+		all = append(all, sqlstore.Batch{Text: set})
+	}
+	from := len(all)
+	all = append(append(all, statements...), sqlstore.Batch{Text: commit})
+	err = whole(ctx, conn, func(c *pgx.Conn) (err error) {
+		first, err = sendArrays(ctx, c, all, from)
 		return err
-	}
-	rows, err := r.Query()
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := call.Row(pgxRows{rows}); err != nil {
-			return err
-		}
-	}
-	rows.Close()
-	return rows.Err()
+	})
+	return first, err
 }
 
-// uuids is an array in the form that the driver sends as bytes.
-func uuids(ids sqlstore.IDs) pgtype.FlatArray[pgtype.UUID] {
-	out := make(pgtype.FlatArray[pgtype.UUID], len(ids))
-	for i, id := range ids {
-		if id != "" {
-			out[i] = pgtype.UUID{Bytes: parseID(id), Valid: true}
+var binary = []int16{pgx.BinaryFormatCode} // for all parameters
+
+func sendArrays(ctx context.Context, c *pgx.Conn, statements []sqlstore.Batch, from int) (first string, err error) {
+	prepared := make([]*pgconn.StatementDescription, len(statements))
+	if keeps(c) {
+		for i := range statements {
+			if prepared[i], err = c.Prepare(ctx, nameOf(statements[i].Text), statements[i].Text); err != nil {
+				return "", err
+			}
 		}
 	}
-	return out
+	p := c.PgConn().StartPipeline(ctx)
+	for i, s := range statements {
+		if prepared[i] != nil {
+			p.SendQueryStatement(prepared[i], s.Args, binary, nil)
+		} else {
+			p.SendQueryParams(s.Text, s.Args, nil, binary, nil)
+		}
+	}
+	err = p.Sync()
+	for i := 0; err == nil && i < len(statements); i++ {
+		var results any
+		if results, err = p.GetResults(); err != nil {
+			break
+		}
+		r, ok := results.(*pgconn.ResultReader)
+		if !ok {
+			err = fmt.Errorf("answer %d of the server is a %T", i+1, results)
+			break
+		}
+		for r.NextRow() {
+			if i == from {
+				first = string(r.Values()[0])
+			}
+		}
+		_, err = r.Close()
+	}
+	// After an error the rest of the answers is of no interest.
+	if cerr := p.Close(); err == nil {
+		err = cerr
+	}
+	return first, err
 }
 
-// parseID reads a UUID as this module writes them; what is none gives one that names nothing.
-func parseID(s string) (id [16]byte) {
-	n := 0
-	for i := 0; i < len(s) && n < 32; i++ {
-		c := s[i]
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c && c <= 'f':
-			c -= 'a' - 10
-		default:
-			continue
-		}
-		id[n/2] |= c << (4 * (1 - n%2))
-		n++
+// keeps reports whether the connection may keep statements: behind some poolers the next transaction is on another one.
+func keeps(c *pgx.Conn) bool {
+	return c.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
+}
+
+var (
+	names  sync.Map // text of a statement → its name
+	serial atomic.Int64
+)
+
+func nameOf(text string) string {
+	if name, ok := names.Load(text); ok {
+		return name.(string)
 	}
-	return id
+	name, _ := names.LoadOrStore(text, fmt.Sprintf("pawl_%d", serial.Add(1)))
+	return name.(string)
 }

@@ -106,7 +106,7 @@ func open(ctx context.Context, path string, o *Options) (*Store, error) {
 	if !memory && !h.WallLease {
 		d.Listen = watcher{ours}.listen
 	}
-	s := &Store{sqlstore.New(d, write, read, lease), user}
+	s := &Store{sqlstore.New(d, write, read, lease, write), user}
 	if err := s.setUp(ctx, memory, h); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

@@ -2,11 +2,18 @@ package sqlstore
 
 import (
 	"context"
-	"fmt"
+	"database/sql"
+	"strconv"
 	"strings"
 
 	"github.com/pawlrun/pawl"
 )
+
+// Batch is a statement whose parameters are arrays in the server's binary form, a value for each row.
+type Batch struct {
+	Text string
+	Args [][]byte
+}
 
 // The statements of a batch, each for all its rows: the values come as an array a column. {clock} of a statement is the time
 // that the first one has read and left in a setting of the transaction, so that all have the same.
@@ -62,17 +69,28 @@ FROM (` + batchClock + `) AS n, unnest($1::uuid[], $2::text[], $3::text[], $4::t
 
 // writeArrays is Write for a server: all statements go there together.
 func (s *Store) writeArrays(ctx context.Context, changes []pawl.Change) (now int64, err error) {
-	calls, err := s.batchCalls(changes, &now)
-	if err != nil {
-		return 0, err
+	var b batch
+	for i := range changes {
+		if err := b.add(&changes[i]); err != nil {
+			return 0, err
+		}
 	}
-	err = s.again(ctx, func() error { return s.send(ctx, calls) })
+	statements := s.batches(&b)
+	err = s.again(ctx, func() error {
+		return s.sent(ctx, func(ctx context.Context, conn *sql.Conn) error {
+			clock, err := s.d.SendBatch(ctx, conn, statements)
+			if err == nil {
+				now, err = strconv.ParseInt(clock, 10, 64)
+			}
+			return err
+		})
+	})
 	return now, err
 }
 
-// send runs the calls as one transaction.
-func (s *Store) send(ctx context.Context, calls []Call) error {
-	conn, give, err := s.take(ctx, s.write, false)
+// sent gives send a connection, and a context that ends only some time after ctx has: what is on its way may be committed.
+func (s *Store) sent(ctx context.Context, send func(ctx context.Context, conn *sql.Conn) error) error {
+	conn, give, err := s.take(ctx, s.hot, false)
 	if err != nil {
 		return err
 	}
@@ -80,7 +98,7 @@ func (s *Store) send(ctx context.Context, calls []Call) error {
 	sendCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	settled := grace(ctx, cancel)
-	err = s.d.Send(sendCtx, conn, calls)
+	err = send(sendCtx, conn)
 	settled()
 	if err == nil {
 		return nil
@@ -89,45 +107,30 @@ func (s *Store) send(ctx context.Context, calls []Call) error {
 	return s.notCommitted(err)
 }
 
-func (s *Store) batchCalls(changes []pawl.Change, now *int64) ([]Call, error) {
-	var b batch
-	for i := range changes {
-		if err := b.add(&changes[i]); err != nil {
-			return nil, err
-		}
+func (s *Store) batches(b *batch) []Batch {
+	first := Batch{Text: s.texts.get(batchNow)}
+	if b.claims.rows > 0 {
+		first = Batch{s.texts.get(batchFence), b.claims.args()}
 	}
-	clock := func(rows pawl.Rows) error { return rows.Scan(now) }
-	calls := []Call{{Text: s.texts.get(batchNow), Row: clock}}
-	if len(b.ids) > 0 {
-		calls[0] = Call{s.texts.get(batchFence), []any{b.ids, b.epochs, b.tokens}, func(rows pawl.Rows) error {
-			var held int64
-			return rows.Scan(now, &held)
-		}}
-	}
-	guard := func(rows pawl.Rows) error {
-		var held int64
-		return rows.Scan(&held)
-	}
-	add := func(t table, text string, row func(pawl.Rows) error) {
+	all := []Batch{first}
+	add := func(t *table, text string) {
 		if t.rows > 0 {
-			calls = append(calls, Call{text, t.args(), row})
+			all = append(all, Batch{text, t.args()})
 		}
 	}
-	add(b.starts, batchStart, nil)
-	add(b.settles, batchSettle, guard)
+	add(&b.starts, batchStart)
+	add(&b.settles, batchSettle)
 	for _, sh := range b.order {
-		add(*b.inserts[sh], s.shaped(sh, arrayInsert), nil)
+		add(b.inserts[sh], s.shaped(sh, arrayInsert))
 	}
-	add(b.ends, batchEnd, guard)
-	add(b.keys, batchKeys, nil)
-	return calls, nil
+	add(&b.ends, batchEnd)
+	add(&b.keys, batchKeys)
+	return all
 }
 
 // batch sorts changes by statement.
 type batch struct {
-	ids     IDs
-	epochs  []int64
-	tokens  []int64
+	claims  table
 	starts  table
 	settles table
 	inserts map[shape]*table
@@ -138,21 +141,29 @@ type batch struct {
 
 func (b *batch) add(c *pawl.Change) error {
 	if r := c.Start; r != nil {
-		b.starts.add("utttttnNuTbb", string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State), r.Epoch, num(r.Token),
-			str(r.Owner), str(r.Builds), raw(r.InputHash), raw(r.Input))
+		b.starts.begin("utttttnnutbb")
+		b.starts.text(string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State))
+		b.starts.must(r.Epoch)
+		b.starts.num(r.Token)
+		b.starts.text(string(r.Owner), r.Builds)
+		b.starts.data(r.InputHash, r.Input)
 		return nil
 	}
-	b.ids, b.epochs, b.tokens = append(b.ids, string(c.Run)), append(b.epochs, c.Epoch), append(b.tokens, c.Token)
+	b.claims.begin("unn")
+	b.claims.text(string(c.Run))
+	b.claims.must(c.Epoch)
+	b.claims.must(c.Token)
 	for _, row := range c.Insert {
-		values, err := stepValues(row)
-		if err != nil {
+		if err := b.insert(row); err != nil {
 			return err
 		}
-		b.insert(values)
 	}
 	for _, row := range c.Settle {
-		b.settles.add("utnbTTTNNNNT", append([]any{string(row.Run), row.Name, int64(row.Attempt), raw(row.Value)},
-			usageArgs(row.Usage, row.Sent)...)...)
+		b.settles.begin("utnbtttnnnnt")
+		b.settles.text(string(row.Run), row.Name)
+		b.settles.must(int64(row.Attempt))
+		b.settles.data(row.Value)
+		putUsage(row, &b.settles)
 	}
 	if c.End == nil {
 		return nil
@@ -161,64 +172,34 @@ func (b *batch) add(c *pawl.Change) error {
 	if err != nil {
 		return err
 	}
-	b.ends.add("utTb", string(c.Run), string(c.End.State), failure, raw(c.End.Result))
+	b.ends.begin("uttb")
+	b.ends.text(string(c.Run), string(c.End.State), failure)
+	b.ends.data(c.End.Result)
 	if r := c.End.Row; r.Key != "" && !r.NewKeys {
-		b.keys.add("ttut", string(r.Key), r.KeyName, string(r.Lineage), string(c.End.State))
+		b.keys.begin("ttut")
+		b.keys.text(string(r.Key), r.KeyName, string(r.Lineage), string(c.End.State))
 	}
 	return nil
 }
 
-func (b *batch) insert(values []any) {
-	sh := shapeOf(values)
+func (b *batch) insert(row *pawl.StepRow) error {
+	var sh shape
+	if err := putStep(row, &shaper{shape: &sh}); err != nil {
+		return err
+	}
 	t := b.inserts[sh]
 	if t == nil {
 		if b.inserts == nil {
 			b.inserts = make(map[shape]*table)
 		}
-		t = &table{}
+		t = &table{set: sh.set}
 		b.inserts[sh] = t
 		b.order = append(b.order, sh)
 	}
-	if t.columns == nil {
-		for _, at := range sh.columns() {
-			t.columns = append(t.columns, newColumn(stepTypes[at]))
-		}
-	}
-	row := values[:0]
-	for i, v := range values {
-		if v == nil {
-			continue
-		}
-		if sh.late(i) {
-			v = v.(int64) - pawl.AtWrite
-		}
-		row = append(row, v)
-	}
-	t.append(row)
+	t.begin(sh.types())
+	t.field = 0
+	return putStep(row, t)
 }
-
-// stepTypes are the types of the columns in stepNames: u for a UUID, t for text, n for a number, b for bytes, o for a
-// boolean.
-var stepTypes = func() []byte {
-	types := make([]byte, len(stepNames))
-	for i, name := range stepNames {
-		switch name {
-		case "run", "worker", "inherited":
-			types[i] = 'u'
-		case "name", "kind", "state", "op_key", "taken_from", "provider", "model", "request_id", "sent", "fault":
-			types[i] = 't'
-		case "paid", "foreign_tx", "use_stored":
-			types[i] = 'o'
-		case "input_hash", "other_hash", "value", "input":
-			types[i] = 'b'
-		default:
-			types[i] = 'n'
-		}
-	}
-	return types
-}()
-
-var arrayTypes = map[byte]string{'u': "uuid[]", 't': "text[]", 'n': "bigint[]", 'b': "bytea[]", 'o': "boolean[]"}
 
 // arrayInsert takes relative times as what has to be added to the clock.
 func arrayInsert(sh shape) string {
@@ -230,90 +211,9 @@ func arrayInsert(sh shape) string {
 			value = "n.now + " + value
 		}
 		names, values = append(names, name), append(values, value)
-		params = append(params, fmt.Sprintf("$%d::%s", i+1, arrayTypes[stepTypes[at]]))
+		params = append(params, "$"+strconv.Itoa(i+1)+"::"+arrayTypes[stepTypes[at]].name)
 	}
 	list := strings.Join(names, ", ")
 	return `INSERT INTO pawl_steps (` + list + `) SELECT ` + strings.Join(values, ", ") + ` FROM (` + batchClock + `) AS n, unnest(` +
 		strings.Join(params, ", ") + `) AS v(` + list + `)`
 }
-
-// table is rows turned into an array for each column.
-type table struct {
-	rows    int
-	columns []column
-}
-
-// add appends a row. Types says what its columns are, see newColumn.
-func (t *table) add(types string, values ...any) {
-	for i := len(t.columns); i < len(types); i++ {
-		t.columns = append(t.columns, newColumn(types[i]))
-	}
-	t.append(values)
-}
-
-func (t *table) append(values []any) {
-	t.rows++
-	for i, v := range values {
-		t.columns[i].add(v)
-	}
-}
-
-func (t *table) args() []any {
-	args := make([]any, len(t.columns))
-	for i, c := range t.columns {
-		args[i] = c.array()
-	}
-	return args
-}
-
-type column interface {
-	add(v any)
-	array() any
-}
-
-// newColumn makes a column of UUIDs (u), text (t), numbers (n), bytes (b) or booleans (o). UUIDs, bytes, T and N take NULL.
-func newColumn(kind byte) column {
-	switch kind {
-	case 'u':
-		return new(idColumn)
-	case 't':
-		return new(plain[string])
-	case 'T':
-		return new(nullable[string])
-	case 'n':
-		return new(plain[int64])
-	case 'N':
-		return new(nullable[int64])
-	case 'b':
-		return new(plain[[]byte])
-	default:
-		return new(plain[bool])
-	}
-}
-
-type idColumn struct{ all IDs }
-
-func (c *idColumn) add(v any) {
-	s, _ := v.(string)
-	c.all = append(c.all, s)
-}
-func (c *idColumn) array() any { return c.all }
-
-type plain[T any] struct{ all []T }
-
-func (c *plain[T]) add(v any) {
-	t, _ := v.(T)
-	c.all = append(c.all, t)
-}
-func (c *plain[T]) array() any { return c.all }
-
-type nullable[T any] struct{ all []*T }
-
-func (c *nullable[T]) add(v any) {
-	if t, ok := v.(T); ok {
-		c.all = append(c.all, &t)
-	} else {
-		c.all = append(c.all, nil)
-	}
-}
-func (c *nullable[T]) array() any { return c.all }

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strconv"
 	"strings"
@@ -79,11 +80,13 @@ func (s *Store) Claim(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error)
 	if s.d.Send != nil {
 		err = s.again(ctx, func() error {
 			taken = nil
-			return s.send(ctx, []Call{{s.texts.get(query), args, func(rows pawl.Rows) error {
-				c, err := scanClaimed(rows)
-				taken = append(taken, c)
-				return err
-			}}})
+			return s.sent(ctx, func(ctx context.Context, conn *sql.Conn) error {
+				return s.d.Send(ctx, conn, []Call{{s.texts.get(query), args, func(rows pawl.Rows) error {
+					c, err := scanClaimed(rows)
+					taken = append(taken, c)
+					return err
+				}}})
+			})
 		})
 	} else {
 		err = s.Update(ctx, func(ctx context.Context, tx pawl.Txn) (err error) {

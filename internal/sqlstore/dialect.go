@@ -26,6 +26,8 @@ type Dialect struct {
 	// Send runs the calls in one write transaction and, being sent as a whole, one round trip. ctx ends only if it has to be
 	// given up. Nil where there is no server to go to.
 	Send func(ctx context.Context, conn *sql.Conn, calls []Call) error
+	// SendBatch is Send for statements with arrays. It returns the first column of the first answer, as text.
+	SendBatch func(ctx context.Context, conn *sql.Conn, statements []Batch) (string, error)
 	// Begin runs first in every write transaction. Nil for none.
 	Begin func(ctx context.Context, tx *sql.Tx) error
 	// Classify says what an error of the driver means for a transaction.

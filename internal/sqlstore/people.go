@@ -122,7 +122,7 @@ func (t *txn) AddEvidence(ctx context.Context, e *pawl.EvidenceRow) error {
 		return fmt.Errorf("record evidence: %w", err)
 	}
 	_, err = t.row(ctx, insertEvidence, []any{string(e.Run), id, e.Step, int64(e.Attempt), e.At == 0, num(e.At), str(e.Worker),
-		e.Source, e.Verdict.String(), failure, raw(e.Value)}, []any{&e.At})
+		e.Source, e.Verdict.String(), str(failure), raw(e.Value)}, []any{&e.At})
 	if err != nil {
 		return fmt.Errorf("record evidence on step %q of run %s: %w", e.Step, e.Run, err)
 	}

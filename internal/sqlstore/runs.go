@@ -106,7 +106,7 @@ func (t *txn) SaveRun(ctx context.Context, r *pawl.RunRow) error {
 	}
 	found, err := t.row(ctx, fmt.Sprintf(saveRun, strings.Join(from, ", ")), []any{
 		string(r.ID), r.Version, str(r.OwnKeys), r.Queue, string(r.State), num(r.Due), r.Epoch, num(r.Token), str(r.Owner),
-		num(r.Claimed), str(r.Intended), failure, num(r.CancelAt), said(r.CancelBy), said(r.CancelWhy), num(r.Started),
+		num(r.Claimed), str(r.Intended), str(failure), num(r.CancelAt), said(r.CancelBy), said(r.CancelWhy), num(r.Started),
 		r.State.Terminal(), num(r.Ended), int64(r.Lost), int64(r.LostTotal), int64(r.Releases), str(r.Builds), num(r.Restored),
 		r.SetResult, raw(r.Result),
 	}, []any{zero(&r.Due), zero(&r.Ended)})
@@ -193,7 +193,7 @@ func (t *txn) insertRuns(ctx context.Context, runs []pawl.RunRow) error {
 		args = append(args, string(r.ID), string(r.Lineage), str(r.Parent), string(r.Relation), r.Workflow, r.Version, r.KeyName,
 			str(r.Key), r.NewKeys, str(r.OwnKeys), r.Queue,
 			string(r.State), r.State == pawl.Queued && r.Due == 0, num(r.Due), r.Epoch, num(r.Token), str(r.Owner),
-			begun && r.Claimed == 0, num(r.Claimed), str(r.Intended), failure, raw(r.InputHash), num(r.CancelAt),
+			begun && r.Claimed == 0, num(r.Claimed), str(r.Intended), str(failure), raw(r.InputHash), num(r.CancelAt),
 			said(r.CancelBy), said(r.CancelWhy),
 			begun && r.Started == 0, num(r.Started), num(r.Ended), int64(r.Lost), int64(r.LostTotal), int64(r.Releases),
 			str(r.Builds), num(r.Restored), raw(r.Input))

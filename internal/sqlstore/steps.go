@@ -18,11 +18,6 @@ func usageDest(u *pawl.Usage, sent **fault.Evidence) []any {
 		zero(&u.CostMicros), scanMicros(&u.Latency), scanSent(sent)}
 }
 
-func usageArgs(u pawl.Usage, sent *fault.Evidence) []any {
-	return []any{said(u.Provider), said(u.Model), said(u.RequestID), num(u.TokensIn), num(u.TokensOut), num(u.CostMicros),
-		num(u.Latency.Microseconds()), sentText(sent)}
-}
-
 // stepState are the columns of a step that a move may change but for its payloads and usage; with run, name and kind
 // they are what InheritStep copies.
 const (
@@ -44,22 +39,6 @@ func stepDest(s *pawl.StepRow) []any {
 func scanStep(rows pawl.Rows) (s pawl.StepRow, err error) {
 	err = rows.Scan(stepDest(&s)...)
 	return s, err
-}
-
-// stepArgs are the values of stepChanging, usageColumns, value and input, after those of head.
-func stepArgs(s *pawl.StepRow, head ...any) ([]any, error) {
-	failure, err := faultText(s.Fault)
-	if err != nil {
-		return nil, err
-	}
-	u := &s.Usage
-	return append(append(make([]any, 0, len(stepNames)), head...),
-		string(s.State), int64(s.Attempt), s.Epoch, str(s.Key), truth(s.Paid), truth(s.Foreign), str(s.Worker),
-		num(s.Begun), num(s.Ended), num(s.Deadline), num(s.Settle), num(s.FirstIntent), num(s.KeyTTL), num(s.NextAt),
-		num(s.FirstTry), num(s.Unknown), num(s.Round), num(s.Told), num(s.ProbeAfter), num(s.NextProbe), num(s.Probes),
-		truth(s.UseStored), str(s.Inherited), str(s.TakenFrom), failure, raw(s.InputHash), raw(s.OtherHash),
-		said(u.Provider), said(u.Model), said(u.RequestID), num(u.TokensIn), num(u.TokensOut), num(u.CostMicros),
-		num(u.Latency.Microseconds()), sentText(s.Sent), raw(s.Value), raw(s.Input)), nil
 }
 
 func truth(b bool) any {
@@ -116,9 +95,10 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 
 // InsertStep adds a row. On PostgreSQL ErrStepExists leaves the transaction fit only for a rollback.
 func (t *txn) InsertStep(ctx context.Context, s *pawl.StepRow) error {
-	args, err := stepArgs(s, string(s.Run), s.Name, s.Kind.String())
+	a := args{}
+	err := putStep(s, &a)
 	if err == nil {
-		_, err = t.exec(ctx, insertStep, args...)
+		_, err = t.exec(ctx, insertStep, a.all...)
 	}
 	if err != nil && t.s.d.Classify(err) == SameRow {
 		err = fmt.Errorf("%w: %w", pawl.ErrStepExists, err)
@@ -151,12 +131,11 @@ func (t *txn) MoveStep(ctx context.Context, s *pawl.StepRow, attempt int) (bool,
 	if len(from) == 0 {
 		return false, fmt.Errorf("move step %q of run %s: no state may become %q", s.Name, s.Run, s.State)
 	}
-	args, err := stepArgs(s, string(s.Run), s.Name, int64(attempt))
-	if err != nil {
+	a := args{all: []any{string(s.Run), s.Name, int64(attempt)}}
+	if err := putMoved(s, &a); err != nil {
 		return false, fmt.Errorf("move step %q of run %s: %w", s.Name, s.Run, err)
 	}
-	n, err := t.exec(ctx, fmt.Sprintf(moveStep, strings.Join(from, ", ")),
-		args...)
+	n, err := t.exec(ctx, fmt.Sprintf(moveStep, strings.Join(from, ", ")), a.all...)
 	if err != nil {
 		return false, fmt.Errorf("move step %q of run %s: %w", s.Name, s.Run, err)
 	}
@@ -220,9 +199,9 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) O
 func (t *txn) AddAttempt(ctx context.Context, a *pawl.AttemptRow) error {
 	failure, err := json.Marshal(a.Fault)
 	if err == nil {
-		args := append([]any{string(a.Run), a.Step, int64(a.Attempt), str(a.Worker), num(a.Begun), num(a.Ended), num(a.Wait)},
-			usageArgs(a.Usage, a.Sent)...)
-		_, err = t.exec(ctx, insertAttempt, append(args, string(failure))...)
+		v := args{all: []any{string(a.Run), a.Step, int64(a.Attempt), str(a.Worker), num(a.Begun), num(a.Ended), num(a.Wait)}}
+		putUsage(&pawl.StepRow{Usage: a.Usage, Sent: a.Sent}, &v)
+		_, err = t.exec(ctx, insertAttempt, append(v.all, string(failure))...)
 	}
 	if err != nil {
 		return fmt.Errorf("record attempt %d of step %q of run %s: %w", a.Attempt, a.Step, a.Run, err)

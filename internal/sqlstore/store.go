@@ -23,12 +23,15 @@ type Store struct {
 	write *sql.DB
 	read  *sql.DB // the same as write where the database has no single writer
 	lease *sql.DB // a connection kept for the renewal of workers' leases
+	hot   *sql.DB // connections for what is sent as a whole; the same as write where nothing is
 
 	// turn has room for the one transaction that may write at a time, and those who wait are served in order: so a
 	// renewal waits for one transaction, however many more there are. Nil where the database has no single writer.
 	turn chan struct{}
 	held time.Duration // since the last gap; whoever has the turn may touch it
-	raw  *Direct       // whoever has the turn may touch it
+	// The statements of the connection that writes, and room for their values: whoever has the turn may touch them.
+	raw    *Direct
+	values []any
 	// wrote counts the transactions that had the turn.
 	wrote atomic.Int64
 
@@ -44,8 +47,8 @@ type Store struct {
 var _ pawl.Store = (*Store)(nil)
 
 // New returns a store over the pools, which it closes. They may be the same.
-func New(d Dialect, write, read, lease *sql.DB) *Store {
-	s := &Store{d: d, texts: newTexts(d.Fragments), write: write, read: read, lease: lease,
+func New(d Dialect, write, read, lease, hot *sql.DB) *Store {
+	s := &Store{d: d, texts: newTexts(d.Fragments), write: write, read: read, lease: lease, hot: hot,
 		closed: make(chan struct{}), has: make(map[pawl.WorkerID][]pawl.VersionID)}
 	if d.OneWriter {
 		s.turn = make(chan struct{}, 1)
@@ -63,7 +66,7 @@ func (s *Store) Writer() *sql.DB { return s.write }
 func (s *Store) Close() error {
 	s.close.Do(func() { close(s.closed) })
 	err := errors.Join(s.finalize(), s.write.Close())
-	for _, db := range []*sql.DB{s.read, s.lease} {
+	for _, db := range []*sql.DB{s.read, s.lease, s.hot} {
 		if db != s.write {
 			err = errors.Join(err, db.Close())
 		}

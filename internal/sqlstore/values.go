@@ -38,7 +38,7 @@ func str[S ~string](s S) any {
 }
 
 // said is str for text that nobody has checked: cut and cleaned, so that it can always be stored.
-func said(s string) any { return str(payload.Clean(s, 4096)) }
+func said(s string) any { return str(clean(s)) }
 
 func num[N ~int | ~int64](n N) any {
 	if n == 0 {
@@ -54,9 +54,9 @@ func raw(b []byte) any {
 	return b
 }
 
-func faultText(f *fault.Fault) (any, error) {
+func faultText(f *fault.Fault) (string, error) {
 	if f == nil {
-		return nil, nil
+		return "", nil
 	}
 	text, err := json.Marshal(*f)
 	return string(text), err
@@ -80,13 +80,13 @@ func scanFault(to **fault.Fault) sql.Scanner {
 	})
 }
 
-func sentText(sent *fault.Evidence) any {
+func sentText(sent *fault.Evidence) string {
 	if sent == nil {
-		return nil
+		return ""
 	}
 	text, err := json.Marshal(sent)
 	if err != nil { // it is for people to look at, and no reason to lose a result
-		return nil
+		return ""
 	}
 	return string(text)
 }

@@ -8,20 +8,17 @@ import (
 	"github.com/pawlrun/pawl"
 )
 
-// Call is one statement of a transaction.
+// Call is one statement of a transaction that is sent as a whole, and what reads a row of its answer.
 type Call struct {
 	Text string
 	Args []any
-	Row  func(pawl.Rows) error // reads a row of the answer; nil: none is expected
+	Row  func(pawl.Rows) error
 }
-
-// IDs is a parameter for an array of UUIDs in their text form; "" is NULL.
-type IDs []string
 
 // Write applies the changes in one transaction, see [pawl.Ledger].
 func (s *Store) Write(ctx context.Context, changes []pawl.Change) (now int64, err error) {
 	write := s.writeRows
-	if s.d.Send != nil {
+	if s.d.SendBatch != nil {
 		write = s.writeArrays
 	}
 	now, err = write(ctx, changes)
@@ -35,50 +32,6 @@ func (s *Store) Write(ctx context.Context, changes []pawl.Change) (now int64, er
 	}
 	return now, nil
 }
-
-// stepNames are the columns of pawl_steps in the order of stepValues.
-var stepNames = strings.FieldsFunc(`run, name, kind, `+stepChanging+`, `+usageColumns+`, value, input`,
-	func(r rune) bool { return strings.ContainsRune(", \t\n", r) })
-
-// stepValues are all values of a row, nil for what is stored as NULL.
-func stepValues(row *pawl.StepRow) ([]any, error) {
-	values, err := stepArgs(row, string(row.Run), row.Name, row.Kind.String())
-	if err != nil {
-		return nil, fmt.Errorf("step %q of run %s: %w", row.Name, row.Run, err)
-	}
-	return values, nil
-}
-
-// shape says which columns of a row have a value, a bit for each, and which of these are relative times. Rows of one shape
-// share a statement that names no other column: most columns of most rows are NULL.
-type shape struct{ set, relative uint64 }
-
-func shapeOf(values []any) (sh shape) {
-	for i, v := range values {
-		if v == nil {
-			continue
-		}
-		sh.set |= 1 << i
-		if n, ok := v.(int64); ok && n > pawl.AtWrite/2 {
-			sh.relative |= 1 << i
-		}
-	}
-	return sh
-}
-
-// columns gives the positions of the columns that have a value.
-func (sh shape) columns() []int {
-	var at []int
-	for i := range stepNames {
-		if sh.set&(1<<i) != 0 {
-			at = append(at, i)
-		}
-	}
-	return at
-}
-
-func (sh shape) has(i int) bool  { return sh.set&(1<<i) != 0 }
-func (sh shape) late(i int) bool { return sh.relative&(1<<i) != 0 }
 
 // openStates are the states of steps that keep a run from its end.
 const openStates = `('in_flight', 'retrying', 'uncertain')`
@@ -134,8 +87,9 @@ func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
 		}
 	}
 	for _, row := range c.Settle {
-		args := append([]any{string(row.Run), row.Name, int64(row.Attempt), now, raw(row.Value)}, usageArgs(row.Usage, row.Sent)...)
-		if err := d.one(rowSettle, args...); err != nil {
+		a := args{all: []any{string(row.Run), row.Name, int64(row.Attempt), now, raw(row.Value)}}
+		putUsage(row, &a)
+		if err := d.one(rowSettle, a.all...); err != nil {
 			return err
 		}
 	}
@@ -146,7 +100,7 @@ func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
 	if err != nil {
 		return err
 	}
-	if err := d.one(s.texts.get(rowEnd), string(c.Run), string(c.End.State), now, failure, raw(c.End.Result)); err != nil {
+	if err := d.one(s.texts.get(rowEnd), string(c.Run), string(c.End.State), now, str(failure), raw(c.End.Result)); err != nil {
 		return err
 	}
 	if r := c.End.Row; r.Key != "" && !r.NewKeys {
@@ -158,18 +112,16 @@ func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
 func (s *Store) writeInsert(d *Direct, row *pawl.StepRow, now int64) error {
 	stored := *row
 	stored.Resolve(now)
-	values, err := stepValues(&stored)
-	if err != nil {
+	var sh shape
+	if err := putStep(&stored, &shaper{shape: &sh}); err != nil {
 		return err
 	}
-	sh := shapeOf(values)
-	args := values[:0]
-	for _, v := range values {
-		if v != nil {
-			args = append(args, v)
-		}
+	a := args{all: s.values[:0], short: true}
+	if err := putStep(&stored, &a); err != nil {
+		return err
 	}
-	_, err = d.exec(s.shaped(sh, rowInsert), args...)
+	s.values = a.all
+	_, err := d.exec(s.shaped(sh, rowInsert), a.all...)
 	return err
 }
 

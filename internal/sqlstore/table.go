@@ -1,0 +1,162 @@
+package sqlstore
+
+import (
+	"encoding/binary"
+
+	"github.com/pawlrun/pawl"
+)
+
+// arrayTypes are PostgreSQL's: u for UUIDs, t for text, n for numbers, b for bytes, o for booleans; each with the number
+// that the server knows the type of an element by.
+var arrayTypes = map[byte]struct {
+	name    string
+	element uint32
+}{'u': {"uuid[]", 2950}, 't': {"text[]", 25}, 'n': {"bigint[]", 20}, 'b': {"bytea[]", 17}, 'o': {"boolean[]", 16}}
+
+// table turns rows into an array for each column, in the binary form of PostgreSQL's arrays. The values of a row are given
+// one after the other, by the method of their type.
+type table struct {
+	rows    int
+	types   string
+	columns []array
+	column  int    // where the next value goes
+	set     uint64 // for rows of a shape: the fields that there are columns for …
+	field   int    // … and the next one
+}
+
+// array is one column: a header, then the elements, each after its length.
+type array struct {
+	buf  []byte
+	n    uint32
+	null bool
+}
+
+const (
+	arrayHeader = 20
+	nullElement = 0xffffffff
+)
+
+// begin starts a row of columns of the types.
+func (t *table) begin(types string) {
+	if t.columns == nil {
+		t.types, t.columns = types, make([]array, len(types))
+		for i := range t.columns {
+			t.columns[i].buf = make([]byte, arrayHeader, 512)
+		}
+	}
+	t.rows++
+	t.column = 0
+}
+
+// next is the column of the next value; nil if a row of this shape has none there.
+func (t *table) next() *array {
+	if t.set != 0 {
+		at := t.field
+		t.field++
+		if t.set&(1<<at) == 0 {
+			return nil
+		}
+	}
+	c := &t.columns[t.column]
+	t.column++
+	c.n++
+	return c
+}
+
+func (t *table) text(values ...string) {
+	for _, v := range values {
+		c := t.next()
+		switch {
+		case c == nil:
+		case v == "":
+			c.none()
+		case t.types[t.column-1] == 'u':
+			c.buf = append(binary.BigEndian.AppendUint32(c.buf, 16), make([]byte, 16)...)
+			parseID(v, c.buf[len(c.buf)-16:])
+		default:
+			c.buf = append(binary.BigEndian.AppendUint32(c.buf, uint32(len(v))), v...)
+		}
+	}
+}
+
+func (t *table) num(v int64) {
+	if v == 0 {
+		if c := t.next(); c != nil {
+			c.none()
+		}
+		return
+	}
+	if v > pawl.AtWrite/2 {
+		v -= pawl.AtWrite // what has to be added to the clock
+	}
+	t.must(v)
+}
+
+func (t *table) must(v int64) {
+	if c := t.next(); c != nil {
+		c.buf = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(c.buf, 8), uint64(v))
+	}
+}
+
+func (t *table) flag(v bool) {
+	switch c := t.next(); {
+	case c == nil:
+	case v:
+		c.buf = append(binary.BigEndian.AppendUint32(c.buf, 1), 1)
+	default:
+		c.none()
+	}
+}
+
+func (t *table) data(values ...[]byte) {
+	for _, v := range values {
+		switch c := t.next(); {
+		case c == nil:
+		case v == nil:
+			c.none()
+		default:
+			c.buf = append(binary.BigEndian.AppendUint32(c.buf, uint32(len(v))), v...)
+		}
+	}
+}
+
+func (c *array) none() {
+	c.null = true
+	c.buf = binary.BigEndian.AppendUint32(c.buf, nullElement)
+}
+
+// args are the arrays, complete.
+func (t *table) args() [][]byte {
+	args := make([][]byte, len(t.columns))
+	for i := range t.columns {
+		c := &t.columns[i]
+		head := c.buf[:arrayHeader]
+		binary.BigEndian.PutUint32(head, 1) // dimension
+		if c.null {
+			binary.BigEndian.PutUint32(head[4:], 1)
+		}
+		binary.BigEndian.PutUint32(head[8:], arrayTypes[t.types[i]].element)
+		binary.BigEndian.PutUint32(head[12:], c.n)
+		binary.BigEndian.PutUint32(head[16:], 1) // where its index begins
+		args[i] = c.buf
+	}
+	return args
+}
+
+// parseID reads a UUID as this module writes them; what is none gives one that names nothing.
+func parseID(s string, id []byte) {
+	n := 0
+	for i := 0; i < len(s) && n < 32; i++ {
+		c := s[i]
+		switch {
+		case '0' <= c && c <= '9':
+			c -= '0'
+		case 'a' <= c && c <= 'f':
+			c -= 'a' - 10
+		default:
+			continue
+		}
+		id[n/2] |= c << (4 * (1 - n%2))
+		n++
+	}
+}
