@@ -21,9 +21,9 @@ import (
 //   - taken_state, taken_owner and taken_claimed get the old values, because RETURNING has only the new ones.
 const (
 	claimHead = `WITH take AS MATERIALIZED (SELECT id FROM (`
-	claimArm  = `SELECT id, due FROM (SELECT id, due FROM pawl_runs
+	claimArm  = `SELECT id, due FROM (SELECT id, due FROM pawl_runs{bydue}
 	WHERE workflow = %s AND version = %s AND due <= {now}%s ORDER BY due, id LIMIT $3{skip}) AS a%d`
-	claimLost = `SELECT id, due FROM (SELECT id, claimed AS due FROM pawl_runs
+	claimLost = `SELECT id, due FROM (SELECT id, claimed AS due FROM pawl_runs{byowner}
 	WHERE owner {anyof}SELECT w.id FROM pawl_workers w WHERE w.id <> $1 AND ` + expired + `{end}
 		AND state = 'running' AND (%[1]s)%[2]s
 		AND (CAST(%[3]s AS BIGINT) = 0 OR {now} BETWEEN CAST(%[3]s AS BIGINT) - 1000000 AND CAST(%[3]s AS BIGINT) + 1000000) ORDER BY claimed, id LIMIT $3{skip}) AS lost`

@@ -64,13 +64,17 @@ type Fragments struct {
 	C        string // {c}: collation by bytes
 	AnyOf    string // {anyof}…{end}: an IN over a sub-select that is a look-up for each of its rows
 	End      string
-	ByID     string // {byid}: after pawl_runs, insists on the primary key
-	ByRun    string // {byrun}: the same after pawl_steps
-	ByKey    string // {bykey}: the same after pawl_keys
-	Stamp    string // {stamp}…{stamped}: microseconds as a timestamp for people
-	Stamped  string
-	Table    string // {table}: a query that gives the number of tables called $1
-	Churn    string // {churn}: after a CREATE TABLE, for one whose rows change much more often than its size
+	// {byid}, {bydue}, {byowner}: after pawl_runs, insists on the primary key or on another index. (SQLite compares the
+	// parameters with the predicates of partial indexes otherwise, and so plans a statement anew for each value.)
+	ByID    string
+	ByDue   string
+	ByOwner string
+	ByRun   string // {byrun}: the same after pawl_steps
+	ByKey   string // {bykey}: the same after pawl_keys
+	Stamp   string // {stamp}…{stamped}: microseconds as a timestamp for people
+	Stamped string
+	Table   string // {table}: a query that gives the number of tables called $1
+	Churn   string // {churn}: after a CREATE TABLE, for one whose rows change much more often than its size
 }
 
 // Class is what an error means for the transaction it came from.
@@ -96,7 +100,7 @@ type texts struct {
 func newTexts(f Fragments) *texts {
 	return &texts{r: strings.NewReplacer(
 		"{now}", f.Now, "{leasenow}", f.LeaseNow, "{clock}", f.Clock, "{server}", f.Server, "{lock}", f.Lock, "{skip}", f.Skip,
-		"{id}", f.ID, "{bytes}", f.Bytes, "{c}", f.C, "{anyof}", f.AnyOf, "{end}", f.End, "{byid}", f.ByID, "{byrun}", f.ByRun, "{bykey}", f.ByKey,
+		"{id}", f.ID, "{bytes}", f.Bytes, "{c}", f.C, "{anyof}", f.AnyOf, "{end}", f.End, "{byid}", f.ByID, "{bydue}", f.ByDue, "{byowner}", f.ByOwner, "{byrun}", f.ByRun, "{bykey}", f.ByKey,
 		"{stamp}", f.Stamp, "{stamped}", f.Stamped, "{table}", f.Table, "{churn}", f.Churn,
 	)}
 }

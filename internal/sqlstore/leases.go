@@ -41,7 +41,7 @@ func (s *Store) Register(ctx context.Context, w pawl.WorkerRow, has []pawl.Versi
 const renewLease = `UPDATE pawl_workers SET lease = $2, expires = {leasenow} + $2, clock = {clock}, seen = {now}, left_at = NULL
 WHERE id = $1 RETURNING {now}, {server}`
 
-const selectHeld = `SELECT id, epoch, cancel_at IS NOT NULL FROM pawl_runs WHERE owner = $1`
+const selectHeld = `SELECT id, epoch, cancel_at IS NOT NULL FROM pawl_runs{byowner} WHERE owner = $1`
 
 // Heartbeat writes the worker's row, by its primary key, and reads runs by pawl_runs_owner.
 func (s *Store) Heartbeat(ctx context.Context, w pawl.WorkerRow) (*pawl.Beat, error) {
@@ -101,7 +101,7 @@ func (s *Store) Unregister(ctx context.Context, id pawl.WorkerID) error {
 }
 
 // A plain owner = $2 would make the planner prefer pawl_runs_owner, which it implies.
-const releaseLost = `UPDATE pawl_runs SET state = 'queued', due = {now}, epoch = epoch + 1, token = NULL, owner = NULL
+const releaseLost = `UPDATE pawl_runs{byid} SET state = 'queued', due = {now}, epoch = epoch + 1, token = NULL, owner = NULL
 WHERE id = $1 AND (owner = $2) IS TRUE AND epoch = $3 AND state = 'running'`
 
 // ReleaseLost uses the primary key.

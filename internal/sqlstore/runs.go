@@ -27,7 +27,7 @@ func scanRun(rows pawl.Rows) (r pawl.RunRow, err error) {
 }
 
 const (
-	selectRun = `SELECT ` + runColumns + ` FROM pawl_runs WHERE id = $1`
+	selectRun = `SELECT ` + runColumns + ` FROM pawl_runs{byid} WHERE id = $1`
 	lockRun   = selectRun + `{lock}`
 )
 
@@ -52,7 +52,7 @@ func (t *txn) LockRun(ctx context.Context, id pawl.RunID) (*pawl.RunRow, error) 
 	return &r, nil
 }
 
-const selectPayload = `SELECT input, result FROM pawl_runs WHERE id = $1`
+const selectPayload = `SELECT input, result FROM pawl_runs{byid} WHERE id = $1`
 
 // Payload uses the primary key.
 func (t *txn) Payload(ctx context.Context, id pawl.RunID) (input, result []byte, err error) {
@@ -70,7 +70,7 @@ func (t *txn) Payload(ctx context.Context, id pawl.RunID) (input, result []byte,
 }
 
 // saveRun has the states from which the new one may be entered in place of %s, out of the transition table.
-const saveRun = `UPDATE pawl_runs SET version = $2, own_keys = $3, queue = $4, state = $5,
+const saveRun = `UPDATE pawl_runs{byid} SET version = $2, own_keys = $3, queue = $4, state = $5,
 	due = CASE WHEN $5 = 'queued' THEN coalesce($6, {now}) ELSE $6 END,
 	epoch = $7, token = $8, owner = $9, claimed = $10, intended = $11, fault = $12, cancel_at = $13, cancel_by = $14,
 	cancel_why = $15, started = $16, ended = CASE WHEN $17 THEN coalesce($18, {now}) END,

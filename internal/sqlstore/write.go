@@ -37,7 +37,7 @@ func (s *Store) Write(ctx context.Context, changes []pawl.Change) (now int64, er
 const openStates = `('in_flight', 'retrying', 'uncertain')`
 
 const (
-	rowFence = `SELECT 1 FROM pawl_runs WHERE id = $1 AND epoch = $2 AND token = $3 AND state = 'running'`
+	rowFence = `SELECT 1 FROM pawl_runs{byid} WHERE id = $1 AND epoch = $2 AND token = $3 AND state = 'running'`
 
 	rowSettle = `UPDATE pawl_steps SET state = 'succeeded', ended = $4, value = $5, provider = $6, model = $7, request_id = $8,
 	tokens_in = $9, tokens_out = $10, cost_micros = $11, latency_us = $12, sent = $13
@@ -74,7 +74,7 @@ func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
 	if c.Start != nil {
 		return s.writeStart(d, c.Start, now)
 	}
-	held, err := d.number(rowFence, string(c.Run), c.Epoch, c.Token)
+	held, err := d.number(s.texts.get(rowFence), string(c.Run), c.Epoch, c.Token)
 	if err != nil {
 		return err
 	}
