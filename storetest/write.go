@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -132,7 +133,7 @@ func testWriteFields(t *testing.T, f *fixture) {
 func testWriteStart(t *testing.T, f *fixture) {
 	w := f.worker(time.Minute, v1)
 	queued, running := newRun(), newRun()
-	running.State, running.Epoch, running.Token, running.Owner, running.Builds = pawl.Running, 1, 5, w.ID, "b1"
+	running.State, running.Epoch, running.Token, running.Owner, running.Builds = pawl.Running, 1, math.MaxInt64, w.ID, "b1"
 	twins := []pawl.RunRow{queued, running}
 	for i := range twins {
 		twins[i].ID = newRunID()

@@ -144,7 +144,7 @@ func (b *batch) add(c *pawl.Change) error {
 		b.starts.begin("utttttnnutbb")
 		b.starts.text(string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State))
 		b.starts.must(r.Epoch)
-		b.starts.num(r.Token)
+		b.starts.token(r.Token)
 		b.starts.text(string(r.Owner), r.Builds)
 		b.starts.data(r.InputHash, r.Input)
 		return nil

@@ -92,10 +92,23 @@ func (t *table) num(v int64) {
 	t.must(v)
 }
 
+// token is num for a number of any size.
+func (t *table) token(v int64) {
+	if c := t.next(); v == 0 {
+		c.none()
+	} else {
+		c.number(v)
+	}
+}
+
 func (t *table) must(v int64) {
 	if c := t.next(); c != nil {
-		c.buf = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(c.buf, 8), uint64(v))
+		c.number(v)
 	}
+}
+
+func (c *array) number(v int64) {
+	c.buf = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(c.buf, 8), uint64(v))
 }
 
 func (t *table) flag(v bool) {
