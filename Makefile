@@ -7,15 +7,16 @@ override GOFLAGS := -buildvcs=false
 export GOFLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help test crash torture demo bench lint cover
+.PHONY: help test crash torture broken demo bench lint cover
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | sort
 
-# How long each store is tortured, which of them, and the seed of all random choices; see docs/torture.md.
+# How long each store is tortured, which of them, the seed of all random choices, and more flags; see docs/torture.md.
 MINUTES ?= 5
 STORE ?= both
 SEED ?= 0
+MORE ?=
 
 # The crash and torture tests measure leases of seconds, so nothing else runs beside them. The torture has no use for the
 # race detector: its workers are processes, and share no memory. The SDKs are a module of their own; they are
@@ -35,7 +36,11 @@ crash: ## the whole crash matrix: every point, every kind, both stores, SIGKILL 
 
 torture: ## kills, freezes and cuts off workers at random and counts: MINUTES=5 STORE=sqlite|postgres|both SEED=0 (a new one)
 	@scripts/need-postgres
-	go test -count=1 -v -timeout 0 ./internal/torture -args -chaos $(MINUTES)m -store $(STORE) -seed $(SEED)
+	go test -count=1 -v -timeout 0 ./internal/torture -args -chaos $(MINUTES)m -store $(STORE) -seed $(SEED) $(MORE)
+
+broken: ## leaves out one rule of the protocol at a time, and has the torture tell (about 6 minutes)
+	@scripts/need-postgres
+	go test -tags pawlbroken -count=1 -v -timeout 0 -run TestBroken ./internal/torture
 
 demo: ## the demonstration
 	go run ./cmd/pawl demo

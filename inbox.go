@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/hooks"
 	"github.com/pawlrun/pawl/internal/payload"
 )
 
@@ -49,7 +50,7 @@ func (e *Engine) Resolve(ctx context.Context, a Answer) error {
 		if !slices.Contains(answers[en.Kind], a.Choice) {
 			return fmt.Errorf("a %s entry cannot be answered with %q: choose one of %q", en.Kind, a.Choice, answers[en.Kind])
 		}
-		if en.Attempt != a.Attempt {
+		if en.Attempt != a.Attempt && !hooks.Broken(hooks.W10) {
 			return fmt.Errorf("the entry is about attempt %d, the answer about attempt %d: look at it again: %w", en.Attempt, a.Attempt, ErrConflict)
 		}
 		return e.answer(ctx, tx, row, en, &a)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/hooks"
 	"github.com/pawlrun/pawl/internal/payload"
 )
 
@@ -116,6 +117,9 @@ func refusals(run *RunRow, family []RunRow, o *PlanOptions) (why []string) {
 	if !run.State.Terminal() {
 		why = append(why, fmt.Sprintf("the run is %s: only a finished run is retried (resume or cancel this one first)", run.State))
 	}
+	if hooks.Broken(hooks.W6) {
+		return why
+	}
 	for i := range family {
 		if other := &family[i]; other.ID != run.ID && !other.NewKeys && !other.State.Terminal() {
 			why = append(why, fmt.Sprintf("run %s of the lineage is %s: only one may be live", other.ID, other.State))
@@ -197,6 +201,8 @@ func (pl *planner) retry() {
 		switch {
 		case row.State == StepSucceeded:
 			pl.add(row, Reuse, "")
+		case hooks.Broken(hooks.W7):
+			pl.add(row, Rerun, "")
 		case row.State == StepGivenUp, row.State == StepUncertain, row.State == StepInFlight && row.Kind != fault.KindRepeatable:
 			pl.add(row, Ask, "nobody knows whether it happened")
 		case harmful && !proven && row.State != StepRetrying:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/hooks"
 	"github.com/pawlrun/pawl/internal/host"
 )
 
@@ -237,6 +238,9 @@ func (w *worker) renew(ctx context.Context) error {
 
 // releaseUnknown gives back runs that are ours by the record and not in memory: the reply to their claim was lost.
 func (w *worker) releaseUnknown(ctx context.Context, held map[RunID]*execution, owned map[RunID]Held) error {
+	if hooks.Broken(hooks.W2) {
+		return nil
+	}
 	busy := w.claiming.Load()%2 == 1
 	for id, h := range owned {
 		if held[id] != nil || w.knows(id) {
@@ -266,7 +270,7 @@ func (w *worker) note(b *Beat, sent time.Duration) {
 	if w.clockAt > 0 {
 		step := time.Duration(b.Now-w.clock)*time.Microsecond - (at - w.clockAt)
 		slack := time.Second + (at - sent)
-		if step > slack || step < -slack || w.server != b.Server {
+		if !hooks.Broken(hooks.W13) && (step > slack || step < -slack || w.server != b.Server) {
 			w.calm = at + w.e.o.lease()
 			w.e.log.Warn("the store's clock stepped or its server changed: expired leases are left alone for one lease",
 				"step", step, "server", b.Server)
@@ -395,6 +399,12 @@ func (w *worker) claimOnce(ctx context.Context) (got int, full bool, err error) 
 	w.mu.Unlock()
 	if free <= 0 || !trusted {
 		return 0, free <= 0, nil
+	}
+	if hooks.Broken(hooks.W13) {
+		c.Clock = 0
+	}
+	if hooks.Broken(hooks.W14) {
+		c.Token = 0
 	}
 	w.claiming.Add(1)
 	runs, err := w.e.store.Claim(ctx, c)

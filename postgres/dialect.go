@@ -23,6 +23,10 @@ func dialect(h hooks.Store, weak *defaults) sqlstore.Dialect {
 	if h.Offset {
 		now = `(SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + offset_us FROM pawl_test_clock)`
 	}
+	lock := " FOR NO KEY UPDATE"
+	if hooks.Broken(hooks.W1) {
+		lock = ""
+	}
 	return sqlstore.Dialect{
 		Name:  "postgres",
 		Goose: goose.DialectPostgres,
@@ -32,7 +36,7 @@ func dialect(h hooks.Store, weak *defaults) sqlstore.Dialect {
 			Clock:    "'server'",
 			Server: `coalesce(host(inet_server_addr()), 'local') || ' ' || current_setting('port') || ' ' ||
 	(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text`,
-			Lock:    " FOR NO KEY UPDATE",
+			Lock:    lock,
 			Skip:    " FOR NO KEY UPDATE SKIP LOCKED",
 			ID:      "UUID",
 			Bytes:   "BYTEA",

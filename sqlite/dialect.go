@@ -28,11 +28,14 @@ type connector struct {
 
 func newConnector(name string, busy time.Duration, h hooks.Store) (*connector, error) {
 	c := &connector{new(sqlite3.Driver), dsn(name, busy)}
-	lease := leaseNow
+	lease, wall := leaseNow, now
 	if h.WallLease {
 		lease = now
 	}
-	for name, f := range map[string]func() int64{"pawl_now": now, "pawl_lease_now": lease} {
+	if h.Wall != nil {
+		wall = func() int64 { return now() + h.Wall().Microseconds() }
+	}
+	for name, f := range map[string]func() int64{"pawl_now": wall, "pawl_lease_now": lease} {
 		err := c.driver.RegisterScalarFunction(name, 0, func(*sqlite3.FunctionContext, []driver.Value) (driver.Value, error) {
 			return f(), nil
 		})

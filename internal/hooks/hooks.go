@@ -43,6 +43,8 @@ type Store struct {
 	// WallLease makes a SQLite store measure leases by time.Now instead of the boot clock, so that synctest's clock
 	// rules it. The store then does not watch its file either, over and over in days that pass in no time.
 	WallLease bool
+	// Wall is added to the wall clock of a SQLite store, as if the machine's had been set. It does not move leases.
+	Wall func() time.Duration
 }
 
 // Reach calls At if there is one. It is safe on nil.

@@ -132,7 +132,7 @@ func (l *link) greet() (first []byte, session bool, err error) {
 }
 
 func (l *link) connect() (net.Conn, error) {
-	server, err := net.DialTimeout("tcp", l.proxy.target, patience)
+	server, err := net.DialTimeout("tcp", l.proxy.address(), patience)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (l *link) connect() (net.Conn, error) {
 func (l *link) forward(server net.Conn, f frame) bool {
 	var due *rule
 	if sql, ok := l.stmts.executes(f); ok {
-		due = l.proxy.judge(sql)
+		due = l.proxy.judge(l.stmts.note(sql))
 	}
 	if due == nil {
 		return l.send(server, []frame{f}) == nil

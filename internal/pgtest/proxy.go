@@ -15,11 +15,11 @@ import (
 // on. It knows as much of the protocol as it takes to find single statements, refuses TLS, and connects to the server
 // anew for each client, so the server may be restarted behind it. Safe for use by several goroutines.
 type Proxy struct {
-	target   string // host:port
 	listener net.Listener
 	wg       sync.WaitGroup // the accept loop, and two goroutines a link
 
 	mu     sync.Mutex
+	target string         // guarded by mu; host:port
 	closed bool           // guarded by mu
 	links  map[*link]bool // guarded by mu
 	open   chan struct{}  // guarded by mu; closed while bytes pass, replaced for a black hole
@@ -38,7 +38,7 @@ const (
 
 // rule applies an action once, to the n-th statement that matches from the rule's making on.
 type rule struct {
-	match  func(sql string) bool
+	match  func(s statement) bool
 	left   int // matches still to come, this one included; 0 is spent
 	action action
 	caught chan struct{} // closed when a statement is held
@@ -53,7 +53,25 @@ type hold struct {
 // NewProxy starts a proxy in front of the server that the URL target names. It is closed when the test ends.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	u, err := url.Parse(target)
+	address := hostPort(t, target)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("pgtest: start a proxy: %v", err)
+	}
+	p := &Proxy{
+		target: address, listener: listener,
+		links: make(map[*link]bool), open: make(chan struct{}),
+	}
+	close(p.open)
+	p.wg.Go(p.accept)
+	t.Cleanup(p.close)
+	return p
+}
+
+// hostPort is where a URL leads to.
+func hostPort(t testing.TB, rawURL string) string {
+	t.Helper()
+	u, err := url.Parse(rawURL)
 	if err != nil || u.Hostname() == "" {
 		t.Fatal("pgtest: a proxy's target must be a URL with a host")
 	}
@@ -61,18 +79,23 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	if port == "" {
 		port = "5432"
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("pgtest: start a proxy: %v", err)
-	}
-	p := &Proxy{
-		target: net.JoinHostPort(u.Hostname(), port), listener: listener,
-		links: make(map[*link]bool), open: make(chan struct{}),
-	}
-	close(p.open)
-	p.wg.Go(p.accept)
-	t.Cleanup(p.close)
-	return p
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// Retarget sends new connections to another server, as a name that is given to another machine does. Those there are
+// stay where they lead: see [Proxy.CutAll].
+func (p *Proxy) Retarget(t testing.TB, target string) {
+	t.Helper()
+	address := hostPort(t, target)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = address
+}
+
+func (p *Proxy) address() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.target
 }
 
 // Rewrite returns a URL of the server behind the proxy as one that leads through it.
@@ -119,27 +142,41 @@ func (p *Proxy) BlackHole(on bool) {
 
 // CutAfterCommit lets the n-th COMMIT from now (1 is the next) take effect and closes its connection before the client
 // learns that. The server has finished the transaction when the client sees the connection closed.
-func (p *Proxy) CutAfterCommit(n int) { p.CutAfter(n, isCommit) }
+func (p *Proxy) CutAfterCommit(n int) { p.add(&rule{match: commits, left: n, action: cutAfter}) }
 
 // CutBeforeCommit closes the connection of the n-th COMMIT from now without forwarding it, so that the server rolls the
 // transaction back. The client sees what it sees with [Proxy.CutAfterCommit].
-func (p *Proxy) CutBeforeCommit(n int) { p.CutBefore(n, isCommit) }
+func (p *Proxy) CutBeforeCommit(n int) { p.add(&rule{match: commits, left: n, action: cutBefore}) }
 
 // CutAfter is [Proxy.CutAfterCommit] for any statement, such as one that commits by itself. match gets the SQL text of
 // a simple query, or of the prepared statement that is executed; it is called under the proxy's lock.
 func (p *Proxy) CutAfter(n int, match func(sql string) bool) {
-	p.add(&rule{match: match, left: n, action: cutAfter})
+	p.add(&rule{match: alone(match), left: n, action: cutAfter})
+}
+
+// LoseReply lets the n-th transaction from now in which a statement matches take effect, and closes its connection
+// before the client learns that. It is for a statement that commits by itself too.
+func (p *Proxy) LoseReply(n int, match func(sql string) bool) {
+	p.add(&rule{match: ending(match), left: n, action: cutAfter})
 }
 
 // CutBefore is [Proxy.CutBeforeCommit] for any statement.
 func (p *Proxy) CutBefore(n int, match func(sql string) bool) {
-	p.add(&rule{match: match, left: n, action: cutBefore})
+	p.add(&rule{match: alone(match), left: n, action: cutBefore})
 }
 
 // HoldCommit keeps back the next COMMIT. The channel is closed when it has come and waits. The client may go away; its
 // connection to the server stays open, in the transaction, until [Proxy.ReleaseCommit] or [Proxy.DropCommit].
-func (p *Proxy) HoldCommit() <-chan struct{} {
-	r := &rule{match: isCommit, left: 1, action: holdBack, caught: make(chan struct{})}
+func (p *Proxy) HoldCommit() <-chan struct{} { return p.holdBack(1, commits) }
+
+// HoldCommitOf is [Proxy.HoldCommit] for the n-th transaction from now in which a statement matches, or for such a
+// statement that commits by itself.
+func (p *Proxy) HoldCommitOf(n int, match func(sql string) bool) <-chan struct{} {
+	return p.holdBack(n, ending(match))
+}
+
+func (p *Proxy) holdBack(n int, match func(s statement) bool) <-chan struct{} {
+	r := &rule{match: match, left: n, action: holdBack, caught: make(chan struct{})}
 	p.add(r)
 	return r.caught
 }
@@ -187,12 +224,12 @@ func (p *Proxy) add(r *rule) {
 }
 
 // judge counts the statement in all rules and returns the one that it makes due, or nil.
-func (p *Proxy) judge(sql string) *rule {
+func (p *Proxy) judge(s statement) *rule {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var due *rule
 	p.rules = slices.DeleteFunc(p.rules, func(r *rule) bool {
-		if due != nil && r.action == holdBack || !r.match(sql) { // a second hold waits for its own statement
+		if due != nil && r.action == holdBack || !r.match(s) { // a second hold waits for its own statement
 			return false
 		}
 		r.left--

@@ -52,6 +52,9 @@ type Server struct {
 	credential *syscall.Credential // nil: run as who we are
 	log        *os.File
 	supervisor *supervisor
+	faked      string    // library that fakes the clock; "" for the machine's
+	once       sync.Once // closes it
+	closed     error     // how that went; guarded by once
 
 	mu      sync.Mutex
 	process *process // guarded by mu; nil while the server is down
@@ -66,7 +69,10 @@ type process struct {
 // Option sets up a private server.
 type Option func(*settings)
 
-type settings struct{ lines []string }
+type settings struct {
+	lines []string
+	faked bool
+}
 
 // Setting adds a line to the server's postgresql.conf, such as "max_connections = 20".
 func Setting(line string) Option {
@@ -83,17 +89,22 @@ func Private(t testing.TB, opts ...Option) *Server {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	s, err := newServer(ctx, set.lines)
+	s, err := newServer(ctx, set)
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
+	s.own(t)
+	return s
+}
+
+// own ends the server with the test.
+func (s *Server) own(t testing.TB) {
 	t.Cleanup(func() {
 		if err := s.close(); err != nil {
 			t.Errorf("pgtest: stop the private server: %v", err)
 		}
 	})
 	s.showLog(t)
-	return s
 }
 
 // URL is the address of the server's database called postgres, for its superuser. It stays the same over restarts.
@@ -191,7 +202,19 @@ func (s *Server) SetReadOnly(t testing.TB, on bool) {
 }
 
 // newServer makes a cluster and starts it.
-func newServer(ctx context.Context, lines []string) (*Server, error) {
+func newServer(ctx context.Context, set settings) (*Server, error) {
+	s, err := newDir(ctx, set.faked)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.boot(ctx, set.lines); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// newDir makes a server's directory, with nothing but its log in it.
+func newDir(ctx context.Context, fake bool) (*Server, error) {
 	bin, err := findBinaries(ctx)
 	if err != nil {
 		return nil, err
@@ -200,26 +223,30 @@ func newServer(ctx context.Context, lines []string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := makeDir(credential)
+	dir, err := makeDir("pawl-pg-", credential)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{dir: dir, bin: bin, password: rand.Text(), credential: credential}
-	if s.supervisor, err = startSupervisor(dir); err != nil {
+	if s.supervisor, err = startSupervisor(supervise, dir, nil); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	if err := s.boot(ctx, lines); err != nil {
+	if fake {
+		if s.faked, err = FakeTime(); err == nil {
+			err = s.SetClock(0)
+		}
+	}
+	if err == nil {
+		s.log, err = os.OpenFile(filepath.Join(dir, "postgres.log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
 }
 
-// boot runs initdb and starts the server on a port that nobody uses.
+// boot runs initdb and starts the server.
 func (s *Server) boot(ctx context.Context, lines []string) error {
-	var err error
-	if s.log, err = os.OpenFile(filepath.Join(s.dir, "postgres.log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600); err != nil {
-		return err
-	}
 	secret := filepath.Join(s.dir, "password")
 	if err := s.write(secret, s.password); err != nil {
 		return err
@@ -237,6 +264,11 @@ func (s *Server) boot(ctx context.Context, lines []string) error {
 	if err := s.write(filepath.Join(s.DataDir(), "postgresql.conf"), conf); err != nil {
 		return err
 	}
+	return s.settle(ctx)
+}
+
+// settle starts the server on a port that nobody uses.
+func (s *Server) settle(ctx context.Context) (err error) {
 	for range 4 { // another process may take the port between our look and the server's
 		if s.port, err = freePort(); err != nil {
 			return err
@@ -249,22 +281,14 @@ func (s *Server) boot(ctx context.Context, lines []string) error {
 }
 
 // write puts text into a file that the server's user can read.
-func (s *Server) write(name, text string) error {
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		return err
-	}
-	if s.credential == nil {
-		return nil
-	}
-	return os.Chown(name, int(s.credential.Uid), int(s.credential.Gid))
-}
+func (s *Server) write(name, text string) error { return write(name, text, s.credential) }
 
 // command prepares one of PostgreSQL's programs: as the unprivileged user, with none of our environment but PATH, and
 // its output in the log. Its context is none of the caller's: a server outlives the call that starts it.
 func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC", "HOME=" + s.dir}
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC", "HOME=" + s.dir}, s.fakeEnv()...)
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: s.credential}
 	return cmd
@@ -377,14 +401,20 @@ func (s *Server) forget() error {
 	return os.Remove(name)
 }
 
-// close ends the server, if it runs, and removes the cluster.
+// close ends the server, if it runs, and removes the cluster. Later calls do nothing.
 func (s *Server) close() error {
+	s.once.Do(func() { s.closed = s.end() })
+	return s.closed
+}
+
+func (s *Server) end() error {
 	s.mu.Lock()
 	p := s.process
 	s.process = nil
 	s.mu.Unlock()
 	if p != nil {
 		p.signal(syscall.SIGQUIT)
+		p.signal(syscall.SIGCONT) // see Freeze
 		<-p.gone
 	}
 	err := s.supervisor.release()
@@ -453,12 +483,12 @@ func unprivileged() (*syscall.Credential, error) {
 
 // makeDir makes the cluster's directory where the server's user can reach it and the socket's path is short enough
 // (about 100 bytes on most systems).
-func makeDir(credential *syscall.Credential) (string, error) {
+func makeDir(prefix string, credential *syscall.Credential) (string, error) {
 	parent := os.TempDir()
 	if len(parent) > 60 || credential != nil && !reachable(parent) {
 		parent = "/tmp"
 	}
-	dir, err := os.MkdirTemp(parent, "pawl-pg-")
+	dir, err := os.MkdirTemp(parent, prefix)
 	if err != nil {
 		return "", fmt.Errorf("make the server's directory: %w", err)
 	}

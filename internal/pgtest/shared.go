@@ -25,7 +25,7 @@ const patience = 60 * time.Second
 var shared = sync.OnceValues(func() (*Server, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return newServer(ctx, nil)
+	return newServer(ctx, settings{})
 })
 
 // URL creates an empty database on the shared server and returns its URL. The database is dropped, with whatever is

@@ -39,17 +39,18 @@ type supervisor struct {
 	cmd      *exec.Cmd
 }
 
-func startSupervisor(dir string) (*supervisor, error) {
+// startSupervisor runs a script, with the directory as $1, as credential says; nil is who we are.
+func startSupervisor(script, dir string, credential *syscall.Credential) (*supervisor, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("make the supervisor's pipe: %w", err)
 	}
 	// Its output goes nowhere: an inherited stderr would make `go test` wait for it.
-	cmd := exec.Command("/bin/sh", "-c", supervise, "pgtest", dir)
+	cmd := exec.Command("/bin/sh", "-c", script, "pgtest", dir)
 	cmd.Stdin = r
 	cmd.Dir = "/"
 	// A session of its own, so that ^C at a terminal ends the tests but not the clean-up.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: credential}
 	err = cmd.Start()
 	err = errors.Join(err, r.Close()) // the supervisor has its own copy
 	if err != nil {

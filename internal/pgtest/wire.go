@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -65,6 +66,42 @@ func readStartup(r *bufio.Reader) (message []byte, code uint32, err error) {
 type statements struct {
 	prepared map[string]string // name to text
 	portals  map[string]string // name to text
+	begun    []string          // texts of the transaction that is open, its BEGIN first; nil if none is
+}
+
+// statement is one that a client executes.
+type statement struct {
+	sql    string
+	before []string // texts of its transaction so far, BEGIN first; nil if it is one by itself
+}
+
+// note keeps the transaction's texts.
+func (s *statements) note(sql string) statement {
+	st := statement{sql, s.begun}
+	switch {
+	case isCommit(sql), isWord(sql, "rollback"):
+		s.begun = nil
+	case s.begun != nil, isWord(sql, "begin"), isWord(sql, "start"):
+		s.begun = append(s.begun, sql)
+	}
+	return st
+}
+
+func commits(s statement) bool { return isCommit(s.sql) }
+
+// alone looks at the statement's own text only.
+func alone(match func(sql string) bool) func(statement) bool {
+	return func(s statement) bool { return match(s.sql) }
+}
+
+// ending is the COMMIT of a transaction that has such a statement, or the statement if it is a transaction by itself.
+func ending(match func(sql string) bool) func(statement) bool {
+	return func(s statement) bool {
+		if s.before == nil {
+			return match(s.sql)
+		}
+		return isCommit(s.sql) && slices.ContainsFunc(s.before, match)
+	}
 }
 
 // executes returns the text that the frame makes the server run, and whether it makes it run one.
@@ -96,10 +133,13 @@ func cutString(b []byte) (string, []byte) {
 
 // isCommit reports whether a statement's first word commits a transaction. A commit further on in a list of statements,
 // or at the end of a statement that is a transaction by itself, is not seen.
-func isCommit(sql string) bool {
-	word := strings.TrimSpace(sql)
-	if i := strings.IndexFunc(word, func(r rune) bool { return r|0x20 < 'a' || r|0x20 > 'z' }); i >= 0 {
-		word = word[:i]
+func isCommit(sql string) bool { return isWord(sql, "commit") || isWord(sql, "end") }
+
+// isWord reports whether a statement begins with a word.
+func isWord(sql, word string) bool {
+	first := strings.TrimSpace(sql)
+	if i := strings.IndexFunc(first, func(r rune) bool { return r|0x20 < 'a' || r|0x20 > 'z' }); i >= 0 {
+		first = first[:i]
 	}
-	return strings.EqualFold(word, "commit") || strings.EqualFold(word, "end")
+	return strings.EqualFold(first, word)
 }

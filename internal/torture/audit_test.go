@@ -91,6 +91,10 @@ func (r *rig) inspect(t *testing.T, s *staff, p *person) *audit {
 		a.operation(o, a.journal[o])
 	}
 	a.orphans()
+	a.attempts()
+	if err := a.epochs(t.Context()); err != nil {
+		t.Error(err)
+	}
 	a.keys()
 	for _, d := range a.runs {
 		if n := a.repeats[d.ID]; n >= max(1, a.claims[d.ID]) {
@@ -213,7 +217,7 @@ func (a *audit) operation(o op, j *journalled) {
 	case fresh == 0 && j.done:
 		line.lost++
 		a.violate(j.run, "%s step %q succeeded, and nothing happened", kind, o.Step)
-	case fresh > 0 && !j.done && kind != "Repeatable" && kind != "Keyed":
+	case fresh > 0 && !j.done && j.state != pawl.StepGivenUp && kind != "Repeatable" && kind != "Keyed":
 		a.violate(j.run, "%s step %q is %s, and its effect happened", kind, o.Step, j.state)
 	}
 	if j.done && fresh > 0 && !slices.Contains(refs, j.value) {
@@ -264,6 +268,64 @@ func (a *audit) orphans() {
 	}
 }
 
+// attempts: an attempt that has an intent is one call at most, of the worker whose intent it was. What a journal has as a
+// paid step's result is what its own attempt was told, not what a former holder of the run was told.
+func (a *audit) attempts() {
+	type call struct {
+		run     pawl.RunID
+		step    string
+		attempt int
+	}
+	calls, refs := map[call]int{}, map[call]string{}
+	for _, o := range a.effects.ops() {
+		if kindOf(o.Step) == "Repeatable" && verbOf(o.Step) != "paid" {
+			continue // it has no intent, so that an attempt's number is used again
+		}
+		for _, e := range a.effects.of(o) {
+			c := call{e.Run, o.Step, e.Attempt}
+			if calls[c]++; calls[c] == 2 {
+				a.violate(e.Run, "attempt %d of step %q was made twice", e.Attempt, o.Step)
+			}
+			refs[c] = e.Ref
+		}
+	}
+	for _, d := range a.runs {
+		for i := range d.Steps {
+			st := &d.Steps[i]
+			for n := range st.Attempt {
+				delete(calls, call{d.ID, st.Name, n + 1})
+			}
+			ref, called := refs[call{d.ID, st.Name, st.Attempt}]
+			if value := fmt.Sprintf("%q", ref); st.State == pawl.StepSucceeded && called && verbOf(st.Name) == "paid" && value != string(st.Value) {
+				a.violate(d.ID, "attempt %d of step %q was told %s, and the journal has %s", st.Attempt, st.Name, value, st.Value)
+			}
+		}
+	}
+	for c := range calls {
+		a.violate(c.run, "attempt %d of step %q was made, and the journal has not so many", c.attempt, c.step)
+	}
+}
+
+// epochs: each claim of a run, and each release, has an epoch of its own, so there are no fewer than claims.
+func (a *audit) epochs(ctx context.Context) error {
+	rows, err := a.own().QueryContext(ctx, `SELECT id, epoch FROM pawl_runs`)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id pawl.RunID
+		var epoch int
+		if err := rows.Scan(&id, &epoch); err != nil {
+			return err
+		}
+		if a.claims[id] > epoch {
+			a.violate(id, "the run was claimed %d times, and its epoch is %d", a.claims[id], epoch)
+		}
+	}
+	return rows.Err()
+}
+
 // keys: an operation has one key in all its runs and attempts, and shares it with no other.
 func (a *audit) keys() {
 	of, owner := map[op]pawl.OpKey{}, map[pawl.OpKey]op{}
@@ -306,15 +368,16 @@ func (a *audit) table() string {
 	}
 	fmt.Fprintf(&b, "%s: %d kills, %d of them at a point of the protocol; %d freezes, %d at a point; %d workers ended without a database\n",
 		a.kind, g.kills.Load()+g.suicides.Load(), g.suicides.Load(), g.stops.Load()+g.selfStops.Load(), g.selfStops.Load(), g.exits.Load())
-	if a.server != nil {
-		fmt.Fprintf(&b, "%s: %d cuts of all connections, %d at a COMMIT, %d COMMITs held back, %d black holes, %d delays; the server restarted %d times, crashed %d times\n",
-			a.kind, g.cuts.Load(), g.cutCommits.Load(), g.holds.Load(), g.holes.Load(), g.delays.Load(), g.restarts.Load(), g.crashes.Load())
+	if a.kind == "postgres" {
+		fmt.Fprintf(&b, "%s: %d cuts of all connections, %d at a COMMIT, %d at a claim's; %d COMMITs held back, %d claims', %d of them for long; %d black holes, %d delays\n",
+			a.kind, g.cuts.Load(), g.cutCommits.Load(), g.claimsLost.Load(), g.holds.Load(), g.claimsHeld.Load(), g.oldCommits.Load(), g.holes.Load(), g.delays.Load())
 	}
+	b.WriteString(g.report(a.kind, a.parts))
 	fmt.Fprintf(&b, "%s: %d runs (%d succeeded, %d failed, %d cancelled) were taken over %d times; %d starts under a used key, %d refused; %d cancels; %d retries by hand, %d lost to another\n",
 		a.kind, len(a.runs), states[pawl.Succeeded], states[pawl.Failed], states[pawl.Cancelled], a.losses(),
 		g.reused.Load(), g.refused.Load(), g.cancels.Load(), g.retries.Load(), g.retryLosers.Load())
-	fmt.Fprintf(&b, "%s: %d answers (%d about crash loops, %d about what may have happened twice), %d too early, %d too late; %d looks at finished runs\n",
-		a.kind, g.answers.Load(), g.loops.Load(), g.twice.Load(), g.tooEarly.Load(), g.answerLosers.Load(), g.samples.Load())
+	fmt.Fprintf(&b, "%s: %d answers (%d gave up, %d about crash loops, %d about what may have happened twice), %d too early, %d too late; %d looks at finished runs\n",
+		a.kind, g.answers.Load(), g.gaveUp.Load(), g.loops.Load(), g.twice.Load(), g.tooEarly.Load(), g.answerLosers.Load(), g.samples.Load())
 	return b.String()
 }
 

@@ -44,6 +44,7 @@ type effects struct {
 	url  string
 	log  *os.File
 	late time.Duration // how long after the request an effect of a Once step comes, at most
+	kind bool          // neither refuses nor is slow nor silent
 
 	mu      sync.Mutex // guards all below
 	rnd     *rand.Rand
@@ -108,6 +109,7 @@ func (o *effects) record(e effect) (done effect, status int, slow time.Duration)
 	defer o.mu.Unlock()
 	slow = time.Duration(o.rnd.Int64N(int64(25 * time.Millisecond)))
 	switch verb := verbOf(e.Step); {
+	case o.kind:
 	case verb == "flaky" && o.refused[e.op] < 2: // fails the run, until it has been retried by hand twice
 		o.refused[e.op]++
 		return e, http.StatusUnprocessableEntity, slow
@@ -116,7 +118,7 @@ func (o *effects) record(e effect) (done effect, status int, slow time.Duration)
 	case verb == "long" || verb == "once" && o.rnd.IntN(6) == 0:
 		slow = time.Duration(o.rnd.Int64N(int64(1200 * time.Millisecond)))
 	}
-	e.Ref, e.Fresh, e.Lost, e.At = fmt.Sprintf("e%d", len(o.all)), true, o.rnd.IntN(100) < 2, time.Now()
+	e.Ref, e.Fresh, e.Lost, e.At = fmt.Sprintf("e%d", len(o.all)), true, !o.kind && o.rnd.IntN(100) < 2, time.Now()
 	if kindOf(e.Step) == "Keyed" {
 		if i, ok := o.byKey[e.Key]; ok {
 			e.Ref, e.Fresh = o.all[i].Ref, false

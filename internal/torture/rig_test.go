@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/internal/hooks"
 	"github.com/pawlrun/pawl/internal/pgtest"
 )
 
@@ -31,7 +32,10 @@ type rig struct {
 	foreign string  // file of the user's own database
 	other   *sql.DB // … opened
 	dir     string
-	server  *pgtest.Server // nil for sqlite
+	server  *pgtest.Server  // nil for sqlite; the siege's own once that is laid
+	ways    []*pgtest.Proxy // lead to the server; nobody harms what passes by them
+	parts   parts
+	wall    *wall // the machine's clock
 	store   pawl.Store
 	control *pawl.Engine
 	effects *effects
@@ -56,25 +60,33 @@ func (r *rig) violate(run pawl.RunID, format string, args ...any) {
 
 // ledger counts what was done to the workers and to the runs.
 type ledger struct {
-	kills, suicides, stops, selfStops, exits     atomic.Int64
-	cuts, cutCommits, holes, delays, holds       atomic.Int64
-	restarts, crashes                            atomic.Int64
-	reused, refused, cancels, retries            atomic.Int64
-	retryLosers, answers, answerLosers, tooEarly atomic.Int64
-	samples, loops, twice                        atomic.Int64
+	kills, suicides, stops, selfStops, exits      atomic.Int64
+	cuts, cutCommits, holes, delays, holds        atomic.Int64
+	oldCommits, claimsLost, claimsHeld            atomic.Int64
+	restarts, crashes, readOnly, failovers, steps atomic.Int64
+	reused, refused, cancels, retries             atomic.Int64
+	retryLosers, answers, answerLosers, tooEarly  atomic.Int64
+	gaveUp, samples, loops, twice                 atomic.Int64
 }
 
-func newRig(t *testing.T, kind string, workers int, seed uint64) *rig {
+func newRig(t *testing.T, kind string, workers int, seed uint64, p parts) *rig {
 	t.Helper()
-	r := &rig{kind: kind, dir: t.ArtifactDir()}
+	r := &rig{kind: kind, dir: t.ArtifactDir(), parts: p}
 	r.foreign = filepath.Join(r.dir, "other.db")
 	r.url = filepath.Join(r.dir, "pawl.db")
-	if kind == "postgres" {
-		r.server = pgtest.Private(t)
-		r.url = r.server.NewDatabase(t)
+	r.seats = make([]*seat, workers)
+	for i := range r.seats {
+		r.seats[i] = &seat{n: i, url: r.url}
 	}
 	var err error
-	if r.store, err = openStore(t.Context(), kind, r.url, 12); err != nil {
+	if r.wall, err = openWall(filepath.Join(r.dir, "clock")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.wall.file.Close() })
+	if kind == "postgres" {
+		r.connect(t)
+	}
+	if r.store, err = openStore(t.Context(), kind, r.url, 12, r.wall); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.store.Close() })
@@ -87,19 +99,16 @@ func newRig(t *testing.T, kind string, workers int, seed uint64) *rig {
 			t.Fatal(err)
 		}
 	}
+	if hooks.Broken(hooks.W6) {
+		if err := run1(r.own(), `DROP INDEX pawl_runs_live`); err != nil { // it stands behind the rule
+			t.Fatal(err)
+		}
+	}
 	r.control, err = pawl.New(r.store, &pawl.Options{Logger: slog.New(slog.DiscardHandler), Build: "torture"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.effects = newEffects(t, r.dir, seed)
-	for i := range workers {
-		s := &seat{n: i, url: r.url}
-		if r.server != nil {
-			s.proxy = pgtest.NewProxy(t, r.url)
-			s.url = s.proxy.Rewrite(t, r.url)
-		}
-		r.seats = append(r.seats, s)
-	}
 	t.Cleanup(func() {
 		for _, s := range r.seats {
 			if s.p != nil {
@@ -109,6 +118,40 @@ func newRig(t *testing.T, kind string, workers int, seed uint64) *rig {
 		}
 	})
 	return r
+}
+
+// connect starts the server, and gives each seat a proxy that harm is done by. With PgBouncer, that stands behind every
+// other one.
+func (r *rig) connect(t *testing.T) {
+	t.Helper()
+	var opts []pgtest.Option
+	if r.parts.clock {
+		opts = append(opts, pgtest.FakeClock())
+	}
+	r.server = pgtest.Private(t, opts...)
+	direct := r.server.NewDatabase(t)
+	way := func() string {
+		p := pgtest.NewProxy(t, direct)
+		r.ways = append(r.ways, p)
+		return p.Rewrite(t, direct)
+	}
+	r.url = way()
+	pooled := ""
+	if r.parts.bouncer {
+		pooled = way()
+		pooled = pgtest.NewBouncer(t, pooled).Rewrite(t, pooled)
+	}
+	for _, s := range r.seats {
+		target := direct
+		if r.parts.bouncer && s.n%2 == 1 {
+			target = pooled
+		}
+		s.proxy = pgtest.NewProxy(t, target)
+		s.url = s.proxy.Rewrite(t, target)
+		if target == direct {
+			r.ways = append(r.ways, s.proxy)
+		}
+	}
 }
 
 // own is the store's database, which has the rows of the Tx steps.
@@ -121,12 +164,14 @@ func run1(db *sql.DB, query string) error {
 
 // seat is a place for a worker: whoever dies on it has a successor at once.
 type seat struct {
-	n     int
-	url   string // of the store, by the seat's own proxy
-	proxy *pgtest.Proxy
-	p     *process
-	thaw  time.Time // when its frozen process is woken; zero: not frozen
-	clear time.Time // when its black hole ends; zero: none
+	n       int
+	url     string // of the store, by the seat's own proxy
+	proxy   *pgtest.Proxy
+	p       *process
+	counted *process  // the last one whose end is in the ledger
+	vain    time.Time // not to be occupied before: its last worker found no database
+	thaw    time.Time // when its frozen process is woken; zero: not frozen
+	clear   time.Time // when its black hole ends; zero: none
 }
 
 // process is a worker process.
@@ -136,14 +181,17 @@ type process struct {
 	frozen atomic.Bool    // it has stopped itself
 	once   bool           // it has been frozen, or is to freeze itself; the chaos loop's own
 	killed bool           // … or killed by the chaos loop
-	gone   chan struct{}  // closed once it was waited for
+	begun  time.Time
+	woken  time.Time     // when it was woken; zero: not yet
+	gone   chan struct{} // closed once it was waited for
 }
 
 // occupy starts a worker on a seat. Of fate, its own part is taken: its point, if it has one.
 func (r *rig) occupy(t *testing.T, s *seat, fate workerConfig) {
 	t.Helper()
 	fate.Store, fate.URL, fate.Foreign, fate.Effects = r.kind, s.url, r.foreign, r.effects.url
-	fate.Claims = filepath.Join(r.dir, "claims.log")
+	fate.Claims, fate.Wall = filepath.Join(r.dir, "claims.log"), r.wall.file.Name()
+	fate.Flush = *flush
 	raw, err := json.Marshal(fate)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +205,7 @@ func (r *rig) occupy(t *testing.T, s *seat, fate workerConfig) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	p := &process{cmd: exec.Command(exe), once: fate.Freeze, gone: make(chan struct{})}
+	p := &process{cmd: exec.Command(exe), once: fate.Freeze, begun: time.Now(), gone: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), workerEnv+"="+string(raw))
 	p.cmd.Stderr = log
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {

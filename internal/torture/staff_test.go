@@ -86,6 +86,8 @@ func (s *staff) round(ctx context.Context) {
 	}
 	if len(open) > 0 && s.rnd.IntN(4) == 0 {
 		id := open[s.rnd.IntN(len(open))].ID
+		ctx, cancel := context.WithTimeout(ctx, lease) // its row may be locked by a COMMIT that is held back
+		defer cancel()
 		if _, err := s.control.Cancel(ctx, id, pawl.Act{By: "staff", Reason: "changed my mind"}); err == nil {
 			s.ledger.cancels.Add(1)
 		}
@@ -236,10 +238,11 @@ func fingerprint(d *pawl.RunDetail) string {
 // person answers the inbox, truthfully.
 type person struct {
 	*rig
-	rnd   *rand.Rand
-	mu    sync.Mutex            // guards both below
-	busy  map[pawl.EntryID]bool // entries that are being answered
-	asked map[string]int        // answers that were accepted about uncertain steps, by kind of step
+	rnd    *rand.Rand
+	steady bool                  // answers in one manner
+	mu     sync.Mutex            // guards both below
+	busy   map[pawl.EntryID]bool // entries that are being answered
+	asked  map[string]int        // answers that were accepted about uncertain steps, by kind of step
 }
 
 func newPerson(r *rig, seed uint64) *person {
@@ -251,11 +254,18 @@ func (p *person) work(ctx context.Context) {
 	var answers sync.WaitGroup
 	defer answers.Wait()
 	for ctx.Err() == nil {
-		entries, _, err := p.control.Inbox(ctx, pawl.InboxQuery{Limit: 1000})
+		now, err := p.control.Now(ctx)
+		var entries []pawl.Entry
+		if err == nil {
+			entries, _, err = p.control.Inbox(ctx, pawl.InboxQuery{Limit: 1000})
+		}
 		for i := range entries {
-			if err == nil && !p.wait(&entries[i]) && p.take(entries[i].ID) {
-				twice, slow := p.rnd.IntN(6) == 0, p.rnd.IntN(6) == 0
-				answers.Go(func() { p.answer(ctx, &entries[i], twice, slow) })
+			if err == nil && !p.wait(&entries[i], now) && p.take(entries[i].ID) {
+				m := manner{p.rnd.IntN(6) == 0, p.rnd.IntN(6) == 0, p.rnd.IntN(12) == 0}
+				if p.steady {
+					m = manner{}
+				}
+				answers.Go(func() { p.answer(ctx, &entries[i], m) })
 			}
 		}
 		select {
@@ -265,9 +275,10 @@ func (p *person) work(ctx context.Context) {
 	}
 }
 
-// wait leaves a step with a probe to the probe for a while.
-func (p *person) wait(en *pawl.Entry) bool {
-	return verbOf(en.Step) == "probed" && time.Since(en.Opened) < 2*lease
+// wait leaves a step with a probe to the probe for a while, by the store's clock, which may have been set back since.
+func (p *person) wait(en *pawl.Entry, now time.Time) bool {
+	age := now.Sub(en.Opened)
+	return verbOf(en.Step) == "probed" && age >= 0 && age < 2*lease
 }
 
 func (p *person) take(id pawl.EntryID) bool {
@@ -280,8 +291,15 @@ func (p *person) take(id pawl.EntryID) bool {
 	return true
 }
 
-// answer looks and answers; slow, with a pause between the two; twice, two people at once, of whom one is heard.
-func (p *person) answer(ctx context.Context, en *pawl.Entry, twice, slow bool) {
+// manner is how a question is answered.
+type manner struct {
+	twice   bool // by two people at once, of whom one is heard
+	slow    bool // with a pause after the look
+	givesUp bool // without a look: the step is given up, and with it the run
+}
+
+// answer looks and answers.
+func (p *person) answer(ctx context.Context, en *pawl.Entry, m manner) {
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -294,19 +312,21 @@ func (p *person) answer(ctx context.Context, en *pawl.Entry, twice, slow bool) {
 	case pawl.AskCrashLoop:
 		a.Choice = pawl.AnswerResume
 	case pawl.AskUncertain:
-		if !p.look(ctx, en, &a) {
+		if m.givesUp {
+			a.Choice = pawl.AnswerGiveUp
+		} else if !p.look(ctx, en, &a) {
 			return
 		}
 	default:
 		p.violate(en.Run, "unexpected question: %s about step %q: %s", en.Kind, en.Step, en.Detail)
 		a.Choice = pawl.AnswerCancel
 	}
-	if slow {
+	if m.slow {
 		<-time.After(lease)
 	}
 	var wg sync.WaitGroup
 	var heard atomic.Int64
-	for i := range 1 + map[bool]int{true: 1}[twice] {
+	for i := range 1 + map[bool]int{true: 1}[m.twice] {
 		a := a
 		if i > 0 {
 			a.By = "ben"
@@ -315,7 +335,7 @@ func (p *person) answer(ctx context.Context, en *pawl.Entry, twice, slow bool) {
 			switch err := p.control.Resolve(ctx, a); {
 			case err == nil:
 				heard.Add(1)
-				p.note(en)
+				p.note(en, a.Choice)
 			case errors.Is(err, pawl.ErrTooEarly):
 				p.ledger.tooEarly.Add(1)
 			case errors.Is(err, pawl.ErrConflict):
@@ -364,7 +384,10 @@ func (p *person) written(ctx context.Context, en *pawl.Entry) (ref string, err e
 	return ref, err
 }
 
-func (p *person) note(en *pawl.Entry) {
+func (p *person) note(en *pawl.Entry, c pawl.Choice) {
+	if c == pawl.AnswerGiveUp {
+		p.ledger.gaveUp.Add(1)
+	}
 	p.ledger.answers.Add(1)
 	switch en.Kind {
 	case pawl.AskTwice:

@@ -40,6 +40,7 @@ const (
 	longest  = 3 * lease // of a freeze
 	timeout  = 2 * time.Second
 	settling = 3 * lease
+	over     = timeout + lease + settling // since its begin an attempt of a worker of which nothing is known
 )
 
 func TestMain(m *testing.M) {
@@ -60,11 +61,13 @@ type workerConfig struct {
 	Foreign string // file of the user's own database
 	Effects string // URL of the effect server
 	Claims  string // file that gets a line for each run that is claimed
+	Wall    string // file of what the machine's clock is off by
 
-	Point  hooks.Point // where it ends or freezes itself; "" nowhere
-	Once   bool        // there only in a Once step
-	Count  int64       // at the how many-th time it comes there
-	Freeze bool        // SIGSTOP instead of SIGKILL
+	Flush  time.Duration // see -flush
+	Point  hooks.Point   // where it ends or freezes itself; "" nowhere
+	Once   bool          // there only in a Once step
+	Count  int64         // at the how many-th time it comes there
+	Freeze bool          // SIGSTOP instead of SIGKILL
 }
 
 // work is the worker process. It stops on SIGTERM, and at once when its standard input ends, so that no worker outlives
@@ -80,7 +83,12 @@ func work(raw string) error {
 		_, _ = os.Stdin.Read(make([]byte, 1))
 		os.Exit(3)
 	}()
-	store, err := openStore(ctx, c.Store, c.URL, 6)
+	wall, err := openWall(c.Wall)
+	if err != nil {
+		return err
+	}
+	defer wall.file.Close()
+	store, err := openStore(ctx, c.Store, c.URL, 6, wall)
 	if err != nil {
 		return err
 	}
@@ -98,7 +106,7 @@ func work(raw string) error {
 	e, err := pawl.New(store, &pawl.Options{
 		Lease: lease, Poll: 100 * time.Millisecond, Drain: 3 * time.Second, Build: "torture", Slots: 6,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		Hooks:  &hooks.Hooks{At: c.fate(claims)},
+		Hooks:  &hooks.Hooks{At: c.fate(claims), FlushDelay: c.Flush},
 	}, flow(&world{effects: c.Effects, foreign: foreign}))
 	if err != nil {
 		return err
@@ -123,12 +131,13 @@ func (c workerConfig) fate(claims *os.File) func(hooks.Point, string, string) {
 			fmt.Println("frozen")
 		}
 		_ = syscall.Kill(os.Getpid(), sig)
+		<-time.After(tick) // another thread may be the one that gets the signal: this one must not go on before
 	}
 }
 
-func openStore(ctx context.Context, kind, url string, conns int) (pawl.Store, error) {
+func openStore(ctx context.Context, kind, url string, conns int, w *wall) (pawl.Store, error) {
 	if kind == "sqlite" {
-		return sqlite.Open(url, nil)
+		return sqlite.Open(url, &sqlite.Options{Hooks: &hooks.Store{Wall: w.offset}})
 	}
 	return postgres.Open(ctx, url, &postgres.Options{Migrate: true, MaxConns: conns})
 }
