@@ -11,23 +11,25 @@ import (
 )
 
 // The claim is one statement: every arm takes the due runs of one workflow version from pawl_runs_claim, the last one
-// those of expired owners from pawl_runs_owner, and the update takes the oldest of all. Four things are on purpose:
+// those of expired owners from pawl_runs_owner, and the update takes the oldest of all. Five things are on purpose:
 //
 //   - The ids come through {anyof}, which stays a look-up by primary key; a join can flip to a scan of all runs. {byid} does
 //     the same for SQLite.
 //   - The owners whose lease is over are found first, so that a claim with nobody expired is one probe of the workers.
+//   - Parameters stand in a CAST or a sum: SQLite looks at a bare one when it plans, at its limit and for partial indexes, and plans the
+//     statement anew for each value.
 //   - Owners are believed to be lost only while the store's clock is where the worker expects it: a clock that has just
 //     stepped expires every lease at once, before any heartbeat can have noticed.
 //   - taken_state, taken_owner and taken_claimed get the old values, because RETURNING has only the new ones.
 const (
 	claimHead = `WITH take AS MATERIALIZED (SELECT id FROM (`
 	claimArm  = `SELECT id, due FROM (SELECT id, due FROM pawl_runs{bydue}
-	WHERE workflow = %s AND version = %s AND due <= {now}%s ORDER BY due, id LIMIT $3{skip}) AS a%d`
+	WHERE workflow = %s AND version = %s AND due <= {now}%s ORDER BY due, id LIMIT $3 + 0{skip}) AS a%d`
 	claimLost = `SELECT id, due FROM (SELECT id, claimed AS due FROM pawl_runs{byowner}
 	WHERE owner {anyof}SELECT w.id FROM pawl_workers w WHERE w.id <> $1 AND ` + expired + `{end}
 		AND state = 'running' AND (%[1]s)%[2]s
-		AND (CAST(%[3]s AS BIGINT) = 0 OR {now} BETWEEN CAST(%[3]s AS BIGINT) - 1000000 AND CAST(%[3]s AS BIGINT) + 1000000) ORDER BY claimed, id LIMIT $3{skip}) AS lost`
-	claimTail = `) AS due ORDER BY due, id LIMIT $3)
+		AND (CAST(%[3]s AS BIGINT) = 0 OR {now} BETWEEN CAST(%[3]s AS BIGINT) - 1000000 AND CAST(%[3]s AS BIGINT) + 1000000) ORDER BY claimed, id LIMIT $3 + 0{skip}) AS lost`
+	claimTail = `) AS due ORDER BY due, id LIMIT $3 + 0)
 UPDATE pawl_runs{byid} SET taken_state = state, taken_owner = owner, taken_claimed = claimed, state = 'running',
 	epoch = epoch + 1, token = $2, owner = $1,
 	claimed = {now}, started = coalesce(started, {now}), due = NULL, builds = coalesce(builds, $4)
@@ -47,7 +49,7 @@ func claimText(pairs int, lost, suspect bool) string {
 	b.WriteString(claimHead)
 	var any []string
 	for i := range pairs {
-		workflow, version := "$"+strconv.Itoa(5+2*i), "$"+strconv.Itoa(6+2*i)
+		workflow, version := fmt.Sprintf("CAST($%d AS TEXT)", 5+2*i), fmt.Sprintf("CAST($%d AS TEXT)", 6+2*i)
 		if i > 0 {
 			b.WriteString("\nUNION ALL ")
 		}
