@@ -142,11 +142,15 @@ type batch struct {
 func (b *batch) add(c *pawl.Change) error {
 	if r := c.Start; r != nil {
 		b.starts.begin("utttttnnutbb")
-		b.starts.text(string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State))
+		for _, v := range [...]string{string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State)} {
+			b.starts.text(v)
+		}
 		b.starts.must(r.Epoch)
 		b.starts.token(r.Token)
-		b.starts.text(string(r.Owner), r.Builds)
-		b.starts.data(r.InputHash, r.Input)
+		b.starts.text(string(r.Owner))
+		b.starts.text(r.Builds)
+		b.starts.data(r.InputHash)
+		b.starts.data(r.Input)
 		return nil
 	}
 	b.claims.begin("unn")
@@ -160,7 +164,8 @@ func (b *batch) add(c *pawl.Change) error {
 	}
 	for _, row := range c.Settle {
 		b.settles.begin("utnbtttnnnnt")
-		b.settles.text(string(row.Run), row.Name)
+		b.settles.text(string(row.Run))
+		b.settles.text(row.Name)
 		b.settles.must(int64(row.Attempt))
 		b.settles.data(row.Value)
 		putUsage(row, &b.settles)
@@ -173,11 +178,15 @@ func (b *batch) add(c *pawl.Change) error {
 		return err
 	}
 	b.ends.begin("uttb")
-	b.ends.text(string(c.Run), string(c.End.State), failure)
+	b.ends.text(string(c.Run))
+	b.ends.text(string(c.End.State))
+	b.ends.text(failure)
 	b.ends.data(c.End.Result)
 	if r := c.End.Row; r.Key != "" && !r.NewKeys {
 		b.keys.begin("ttut")
-		b.keys.text(string(r.Key), r.KeyName, string(r.Lineage), string(c.End.State))
+		for _, v := range [...]string{string(r.Key), r.KeyName, string(r.Lineage), string(c.End.State)} {
+			b.keys.text(v)
+		}
 	}
 	return nil
 }
@@ -192,12 +201,11 @@ func (b *batch) insert(row *pawl.StepRow) error {
 		if b.inserts == nil {
 			b.inserts = make(map[shape]*table)
 		}
-		t = &table{set: sh.set}
+		t = &table{set: sh.set, types: sh.types()}
 		b.inserts[sh] = t
 		b.order = append(b.order, sh)
 	}
-	t.begin(sh.types())
-	t.field = 0
+	t.begin(t.types)
 	return putStep(row, t)
 }
 

@@ -9,11 +9,11 @@ import (
 
 // sink takes the fields of a row one after the other. A zero value is NULL, but for must.
 type sink interface {
-	text(values ...string)
+	text(v string)
 	num(v int64)
 	must(v int64)
 	flag(v bool)
-	data(values ...[]byte)
+	data(v []byte)
 }
 
 // stepNames are the columns of pawl_steps in the order of putStep.
@@ -22,7 +22,9 @@ var stepNames = strings.FieldsFunc(`run, name, kind, `+stepChanging+`, `+usageCo
 
 // putStep gives a step's fields to the sink.
 func putStep(s *pawl.StepRow, to sink) error {
-	to.text(string(s.Run), s.Name, s.Kind.String())
+	to.text(string(s.Run))
+	to.text(s.Name)
+	to.text(s.Kind.String())
 	return putMoved(s, to)
 }
 
@@ -54,16 +56,22 @@ func putMoved(s *pawl.StepRow, to sink) error {
 	to.num(s.NextProbe)
 	to.num(int64(s.Probes))
 	to.flag(s.UseStored)
-	to.text(string(s.Inherited), s.TakenFrom, failure)
-	to.data(s.InputHash, s.OtherHash)
+	to.text(string(s.Inherited))
+	to.text(s.TakenFrom)
+	to.text(failure)
+	to.data(s.InputHash)
+	to.data(s.OtherHash)
 	putUsage(s, to)
-	to.data(s.Value, s.Input)
+	to.data(s.Value)
+	to.data(s.Input)
 	return nil
 }
 
 func putUsage(s *pawl.StepRow, to sink) {
 	u := &s.Usage
-	to.text(clean(u.Provider), clean(u.Model), clean(u.RequestID))
+	to.text(clean(u.Provider))
+	to.text(clean(u.Model))
+	to.text(clean(u.RequestID))
 	to.num(u.TokensIn)
 	to.num(u.TokensOut)
 	to.num(u.CostMicros)
@@ -138,11 +146,7 @@ func (s *shaper) put(set bool) {
 	s.at++
 }
 
-func (s *shaper) text(values ...string) {
-	for _, v := range values {
-		s.put(v != "")
-	}
-}
+func (s *shaper) text(v string) { s.put(v != "") }
 
 func (s *shaper) num(v int64) {
 	if v > pawl.AtWrite/2 {
@@ -152,13 +156,8 @@ func (s *shaper) num(v int64) {
 }
 
 func (s *shaper) must(int64)  { s.put(true) }
-func (s *shaper) flag(v bool) { s.put(v) }
-
-func (s *shaper) data(values ...[]byte) {
-	for _, v := range values {
-		s.put(v != nil)
-	}
-}
+func (s *shaper) flag(v bool)   { s.put(v) }
+func (s *shaper) data(v []byte) { s.put(v != nil) }
 
 // args collects fields as the parameters of a statement.
 type args struct {
@@ -172,18 +171,8 @@ func (a *args) put(v any) {
 	}
 }
 
-func (a *args) text(values ...string) {
-	for _, v := range values {
-		a.put(str(v))
-	}
-}
-
-func (a *args) num(v int64)  { a.put(num(v)) }
-func (a *args) must(v int64) { a.put(v) }
-func (a *args) flag(v bool)  { a.put(truth(v)) }
-
-func (a *args) data(values ...[]byte) {
-	for _, v := range values {
-		a.put(raw(v))
-	}
-}
+func (a *args) text(v string) { a.put(str(v)) }
+func (a *args) num(v int64)   { a.put(num(v)) }
+func (a *args) must(v int64)  { a.put(v) }
+func (a *args) flag(v bool)   { a.put(truth(v)) }
+func (a *args) data(v []byte) { a.put(raw(v)) }

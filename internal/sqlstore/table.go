@@ -33,6 +33,7 @@ type array struct {
 
 const (
 	arrayHeader = 20
+	firstRoom   = 512 // of a column
 	nullElement = 0xffffffff
 )
 
@@ -40,12 +41,13 @@ const (
 func (t *table) begin(types string) {
 	if t.columns == nil {
 		t.types, t.columns = types, make([]array, len(types))
+		room := make([]byte, len(types)*firstRoom)
 		for i := range t.columns {
-			t.columns[i].buf = make([]byte, arrayHeader, 512)
+			t.columns[i].buf = room[i*firstRoom : i*firstRoom+arrayHeader : (i+1)*firstRoom]
 		}
 	}
 	t.rows++
-	t.column = 0
+	t.column, t.field = 0, 0
 }
 
 // next is the column of the next value; nil if a row of this shape has none there.
@@ -63,19 +65,17 @@ func (t *table) next() *array {
 	return c
 }
 
-func (t *table) text(values ...string) {
-	for _, v := range values {
-		c := t.next()
-		switch {
-		case c == nil:
-		case v == "":
-			c.none()
-		case t.types[t.column-1] == 'u':
-			c.buf = append(binary.BigEndian.AppendUint32(c.buf, 16), make([]byte, 16)...)
-			parseID(v, c.buf[len(c.buf)-16:])
-		default:
-			c.buf = append(binary.BigEndian.AppendUint32(c.buf, uint32(len(v))), v...)
-		}
+func (t *table) text(v string) {
+	c := t.next()
+	switch {
+	case c == nil:
+	case v == "":
+		c.none()
+	case t.types[t.column-1] == 'u':
+		c.buf = append(binary.BigEndian.AppendUint32(c.buf, 16), make([]byte, 16)...)
+		parseID(v, c.buf[len(c.buf)-16:])
+	default:
+		c.buf = append(binary.BigEndian.AppendUint32(c.buf, uint32(len(v))), v...)
 	}
 }
 
@@ -121,15 +121,13 @@ func (t *table) flag(v bool) {
 	}
 }
 
-func (t *table) data(values ...[]byte) {
-	for _, v := range values {
-		switch c := t.next(); {
-		case c == nil:
-		case v == nil:
-			c.none()
-		default:
-			c.buf = append(binary.BigEndian.AppendUint32(c.buf, uint32(len(v))), v...)
-		}
+func (t *table) data(v []byte) {
+	switch c := t.next(); {
+	case c == nil:
+	case v == nil:
+		c.none()
+	default:
+		c.buf = append(binary.BigEndian.AppendUint32(c.buf, uint32(len(v))), v...)
 	}
 }
 
