@@ -472,6 +472,9 @@ func (s *stepRun) succeed(row *StepRow, value []byte) {
 	op := s.move(row, StepSucceeded)
 	row.Value, row.ValueSize = value, len(value)
 	op.effects, op.settles = s.c.intent(), s.c.intent()
+	if op.insert {
+		row.Usage.Latency = 0 // it is what lies between begin and end
+	}
 	s.x.buffer(op)
 }
 

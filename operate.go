@@ -183,7 +183,7 @@ func attemptsOf(row *StepRow, lost []AttemptRow) []AttemptInfo {
 	}
 	if row.State == StepSucceeded || row.State == StepInFlight || row.State == StepUncertain {
 		all = append(all, AttemptInfo{Attempt: row.Attempt, State: string(row.State), Worker: row.Worker, Begun: micros(row.Begun),
-			Ended: micros(row.Ended), Latency: row.Usage.Latency, Usage: row.Usage, Sent: row.Sent})
+			Ended: micros(row.Ended), Latency: row.latency(), Usage: row.Usage, Sent: row.Sent})
 	}
 	return all
 }
@@ -383,4 +383,13 @@ func (e *Engine) Now(ctx context.Context) (now time.Time, err error) {
 		return err
 	})
 	return now, err
+}
+
+// latency is how long the step's last attempt took. A result that was the first to be written of its step has no other
+// times.
+func (row *StepRow) latency() time.Duration {
+	if row.Usage.Latency == 0 && row.Begun > 0 && row.Ended > 0 {
+		return time.Duration(row.Ended-row.Begun) * time.Microsecond
+	}
+	return row.Usage.Latency
 }

@@ -155,7 +155,7 @@ func (s *shaper) num(v int64) {
 	s.put(v != 0)
 }
 
-func (s *shaper) must(int64)  { s.put(true) }
+func (s *shaper) must(int64)    { s.put(true) }
 func (s *shaper) flag(v bool)   { s.put(v) }
 func (s *shaper) data(v []byte) { s.put(v != nil) }
 

@@ -66,8 +66,8 @@ CREATE TABLE pawl_steps (
 	kind         TEXT    NOT NULL CHECK (kind IN ('repeatable', 'keyed', 'tx', 'once')),
 	state        TEXT    NOT NULL
 		CHECK (state IN ('in_flight', 'retrying', 'uncertain', 'succeeded', 'failed', 'given_up')),
-	attempt      BIGINT  NOT NULL,
-	epoch        BIGINT  NOT NULL,
+	attempt      INTEGER NOT NULL,
+	epoch        INTEGER NOT NULL,
 	op_key       TEXT,
 	paid         BOOLEAN,
 	foreign_tx   BOOLEAN,
@@ -229,5 +229,6 @@ FROM pawl_runs;
 
 CREATE VIEW pawl_steps_view AS
 SELECT run, name, kind, state, attempt, op_key, {stamp}begun{stamped} AS begun, {stamp}ended{stamped} AS ended,
-	{stamp}next_at{stamped} AS next_at, inherited, provider, model, request_id, tokens_in, tokens_out, cost_micros, latency_us, fault
+	{stamp}next_at{stamped} AS next_at, inherited, provider, model, request_id, tokens_in, tokens_out, cost_micros,
+	coalesce(latency_us, ended - begun) AS latency_us, fault
 FROM pawl_steps;
