@@ -144,7 +144,7 @@ func (x *execution) reuse(row *StepRow, hash []byte) ([]byte, error) {
 	if value == nil && row.ValueSize > 0 {
 		full, err := x.full(row.Name)
 		if err != nil {
-			x.log.Error("stored result could not be read", "step", row.Name, "err", err)
+			x.logger().Error("stored result could not be read", "step", row.Name, "err", err)
 			return nil, x.later()
 		}
 		value = full.Value
@@ -211,7 +211,7 @@ func (s *stepRun) resume() (value []byte, err error, done bool) {
 	if row.Input == nil && (row.State == StepUncertain || row.UseStored) {
 		full, err := x.full(row.Name)
 		if err != nil {
-			x.log.Error("stored input could not be read", "step", row.Name, "err", err)
+			x.logger().Error("stored input could not be read", "step", row.Name, "err", err)
 			return nil, x.later(), true
 		}
 		row.Input = full.Input
@@ -228,7 +228,7 @@ func (s *stepRun) resume() (value []byte, err error, done bool) {
 	case s.base.Err() != nil: // a transaction elsewhere, under cancel
 		return s.callOff()
 	case s.expired() && s.maybeSent():
-		x.log.Warn("the far end may have forgotten the key of an effect that may have happened", "step", s.path, "attempt", row.Attempt)
+		x.logger().Warn("the far end may have forgotten the key of an effect that may have happened", "step", s.path, "attempt", row.Attempt)
 		s.markUncertain(row, nil)
 		return s.uncertain()
 	case row.State == StepRetrying && row.NextAt > x.w.now():

@@ -46,7 +46,7 @@ func (s *stepRun) call(row *StepRow) (value []byte, f *fault.Fault) {
 func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value []byte, f *fault.Fault) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.x.log.Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
+			s.x.logger().Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
 			value, f = nil, fault.FromPanic(p)
 		}
 	}()
@@ -58,7 +58,7 @@ func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value 
 		defer close(done)
 		defer func() {
 			if p := recover(); p != nil || !returned {
-				s.x.log.Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
+				s.x.logger().Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
 				err = fault.FromPanic(p)
 			}
 		}()
@@ -120,7 +120,7 @@ func (s *stepRun) used(row *StepRow, rep *report) {
 	ev := s.http.Evidence()
 	row.Sent = &ev
 	if ev.Requests+ev.Replays > 1 && s.c.kind != fault.KindRepeatable {
-		s.x.log.Warn("the attempt sent more than one request: turn off the client's own retries", "step", row.Name,
+		s.x.logger().Warn("the attempt sent more than one request: turn off the client's own retries", "step", row.Name,
 			"attempt", row.Attempt, "requests", ev.Requests, "replays", ev.Replays)
 	}
 }

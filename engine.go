@@ -194,6 +194,19 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 			return nil, fmt.Errorf("start %q: %w", rows[0].Workflow, err)
 		}
 	}
+	if c.local() && !slices.ContainsFunc(rows, func(r RunRow) bool { return r.Key != "" }) {
+		err := e.startMany(ctx, rows)
+		switch {
+		case err == nil:
+			out := make([]started, len(rows))
+			for i := range rows {
+				out[i] = started{id: rows[i].ID, isNew: true}
+			}
+			return out, nil
+		case !errors.Is(err, ErrOneByOne):
+			return nil, fmt.Errorf("start %q: %w", rows[0].Workflow, err)
+		}
+	}
 	err := c.ledger(ctx, func(ctx context.Context, tx Txn) error {
 		out = make([]started, len(rows))
 		var fresh []RunRow
@@ -261,6 +274,22 @@ func (e *Engine) startOne(ctx context.Context, row *RunRow) (*here, error) {
 		e.offer(ctx, VersionID{row.Workflow, row.Version}, 1)
 	}
 	return nil, err
+}
+
+// startMany starts runs without keys in one transaction of their own.
+func (e *Engine) startMany(ctx context.Context, rows []RunRow) error {
+	if err := e.outside(ctx); err != nil {
+		return err
+	}
+	changes := make([]Change, len(rows))
+	for i := range rows {
+		changes[i].Start = &rows[i]
+	}
+	if _, err := e.store.Write(ctx, changes); err != nil {
+		return err
+	}
+	e.offer(ctx, VersionID{rows[0].Workflow, rows[0].Version}, len(rows))
+	return nil
 }
 
 // host finds a worker of this process that will execute the run as its own.

@@ -25,7 +25,6 @@ type execution struct {
 	w   *worker
 	def *definition
 	row RunRow // as claimed
-	log *slog.Logger
 
 	hold context.Context // ends when the run is not ours any more; writes live by it
 	life context.Context // of hold; ends also when the worker cancels what is still running at its end
@@ -51,6 +50,9 @@ type execution struct {
 	blocked   *EntryRow // suspended by a question about the whole run
 	refused   int
 
+	logOnce sync.Once
+	log     *slog.Logger // see logger
+
 	mu      sync.Mutex // guards buf, timer, failed and step
 	buf     []stepOp   // results the body has, not yet durable
 	timer   *time.Timer
@@ -64,6 +66,16 @@ type execution struct {
 }
 
 func (x *execution) quiet() bool { return x.quietN.Load() }
+
+// logger is made when there is something to say, for most runs have nothing.
+func (x *execution) logger() *slog.Logger {
+	x.logOnce.Do(func() {
+		if x.log = x.e.log; x.dry == nil {
+			x.log = x.e.log.With("run", x.row.ID, "workflow", x.row.Workflow)
+		}
+	})
+	return x.log
+}
 
 // cancelled: a person asked for it, which this execution has been told.
 func (x *execution) cancelled() bool {
@@ -104,10 +116,10 @@ func (x *execution) run() {
 // abandon lets go of a run that could not be prepared, without a word about its steps.
 func (x *execution) abandon(err error) {
 	if errors.Is(err, ErrLeaseLost) {
-		x.log.Info("run was taken over before it began here", "err", err)
+		x.logger().Info("run was taken over before it began here", "err", err)
 		return
 	}
-	x.log.Error("run could not be prepared, it is released", "err", err)
+	x.logger().Error("run could not be prepared, it is released", "err", err)
 	x.end(&runEnd{release: true, delay: 2 * time.Second})
 }
 
@@ -123,7 +135,7 @@ func (x *execution) body() (result []byte, err error) {
 			switch {
 			case x.suspended || returned:
 			case p != nil:
-				x.log.Error("body panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+				x.logger().Error("body panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 				result, err = nil, bodyPanic(p)
 			default:
 				result, err = nil, bodyPanic("runtime.Goexit was called")
@@ -163,7 +175,7 @@ func bodyPanic(p any) error {
 func (x *execution) conclude(result []byte, err error) {
 	switch {
 	case x.hold.Err() != nil:
-		x.log.Info("run is not ours any more, its end is dropped", "cause", context.Cause(x.hold))
+		x.logger().Info("run is not ours any more, its end is dropped", "cause", context.Cause(x.hold))
 		_ = x.commit(nil, nil) // fails, and so reports what is buffered as evidence
 	case x.blocked != nil:
 		x.end(&runEnd{block: x.blocked})
@@ -244,7 +256,7 @@ func (x *execution) end(end *runEnd) {
 		err = x.commit(nil, &runEnd{finish: Failed, fault: bodyFault(notStorable("a journal row", err))})
 	}
 	if err != nil {
-		x.log.Warn("the run's end was not written here", "err", err)
+		x.logger().Warn("the run's end was not written here", "err", err)
 		return
 	}
 	x.e.hooks.Reach(hooks.Ended, string(x.row.ID), "")
@@ -378,7 +390,7 @@ func (x *execution) undecodable(path string, err error) error {
 func (x *execution) refuse() error {
 	x.refused++
 	if x.refused > maxRefused {
-		x.log.Warn("body goes on calling steps after its suspension and is ended")
+		x.logger().Warn("body goes on calling steps after its suspension and is ended")
 		runtime.Goexit()
 	}
 	return ErrSuspended

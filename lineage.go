@@ -512,7 +512,7 @@ func (e *Engine) replay(ctx context.Context, tx Txn, def *definition, run *RunRo
 		return err
 	}
 	dry.tx = tx
-	x := &execution{e: e, def: def, row: *run, log: e.log, input: input, dry: dry, hold: ctx, life: ctx, ctx: ctx}
+	x := &execution{e: e, def: def, row: *run, input: input, dry: dry, hold: ctx, life: ctx, ctx: ctx}
 	x.quietN.Store(true)
 	x.j = &journal{rows: rows, visited: map[string]bool{}, taken: map[string]bool{}, loaded: len(rows)}
 	_, err = x.body()

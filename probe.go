@@ -86,7 +86,7 @@ func (s *stepRun) uncertain() (value []byte, err error, done bool) {
 	case x.hold.Err() != nil:
 		return nil, x.suspend(), true
 	case perr != nil:
-		x.log.Warn("probe failed", "step", s.path, "attempt", row.Attempt, "err", perr)
+		x.logger().Warn("probe failed", "step", s.path, "attempt", row.Attempt, "err", perr)
 	case verdict == Happened:
 		return s.probed(StepSucceeded, value, Happened)
 	case verdict == DidNotHappen && now >= at:
@@ -158,10 +158,10 @@ func (s *stepRun) probed(state StepState, value []byte, v Verdict) ([]byte, erro
 		return closeUncertain(ctx, tx, &row, choiceOf(v), "probe", "")
 	})
 	if err != nil || !settled { // answered in the meantime, or the database is away: look again
-		x.log.Warn("probe's verdict was not taken", "step", s.path, "settled", settled, "err", err)
+		x.logger().Warn("probe's verdict was not taken", "step", s.path, "settled", settled, "err", err)
 		return nil, x.waitFor(s.row), true
 	}
-	x.log.Info("probe settled an uncertain step", "step", s.path, "attempt", row.Attempt, "verdict", v)
+	x.logger().Info("probe settled an uncertain step", "step", s.path, "attempt", row.Attempt, "verdict", v)
 	s.row, x.j.rows[s.path] = &row, &row
 	if state == StepRetrying {
 		return nil, nil, false

@@ -59,7 +59,7 @@ func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
 		row.Fault = &worst
 	}
 	s.held = max(s.held, f.Outcome)
-	x.log.Info("attempt failed", "step", row.Name, "attempt", row.Attempt, "class", f.Class, "reason", f.Reason,
+	x.logger().Info("attempt failed", "step", row.Name, "attempt", row.Attempt, "class", f.Class, "reason", f.Reason,
 		"outcome", f.Outcome, "then", d.Action, "why", d.Why, "wait", d.Wait)
 	switch d.Action {
 	case fault.ActionRetry, fault.ActionPark:

@@ -48,5 +48,5 @@ func (r *Run) Log() *slog.Logger {
 	if r.x.quiet() {
 		return slog.New(slog.DiscardHandler)
 	}
-	return r.x.log
+	return r.x.logger()
 }

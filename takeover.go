@@ -302,15 +302,15 @@ func (w *worker) evidence(x *execution, row *StepRow) {
 		for try := 0; ; try++ {
 			err := w.e.report(ctx, ev)
 			if err == nil {
-				x.log.Warn("an attempt ended after the run was lost; reported as evidence", "step", ev.Step, "attempt", ev.Attempt, "verdict", ev.Verdict)
+				x.logger().Warn("an attempt ended after the run was lost; reported as evidence", "step", ev.Step, "attempt", ev.Attempt, "verdict", ev.Verdict)
 				return
 			}
 			if errors.Is(err, ErrNotFound) { // its lineage is deleted, and with it all that it could settle
-				x.log.Warn("an attempt ended after its run was deleted", "step", ev.Step, "attempt", ev.Attempt, "verdict", ev.Verdict)
+				x.logger().Warn("an attempt ended after its run was deleted", "step", ev.Step, "attempt", ev.Attempt, "verdict", ev.Verdict)
 				return
 			}
 			if pause(ctx, backoff(try, 100*time.Millisecond, 2*time.Second)) != nil {
-				x.log.Error("evidence was lost", "step", ev.Step, "attempt", ev.Attempt, "verdict", ev.Verdict, "err", err)
+				x.logger().Error("evidence was lost", "step", ev.Step, "attempt", ev.Attempt, "verdict", ev.Verdict, "err", err)
 				return
 			}
 		}

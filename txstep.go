@@ -349,7 +349,7 @@ func (s *stepRun) callOff() (value []byte, err error, done bool) {
 	}
 	switch {
 	case err != nil && !errors.Is(err, errVoid):
-		x.log.Warn("transaction elsewhere could not be called off", "step", s.path, "err", err)
+		x.logger().Warn("transaction elsewhere could not be called off", "step", s.path, "err", err)
 		return nil, x.later(), true
 	case found:
 		op := s.move(row, StepSucceeded)

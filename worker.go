@@ -226,7 +226,7 @@ func (w *worker) renew(ctx context.Context) error {
 		switch {
 		case x.ending.Load(), w.holds(id) != x:
 		case !ours || h.Epoch != x.row.Epoch:
-			x.log.Warn("run was taken over")
+			x.logger().Warn("run was taken over")
 			x.lose(fmt.Errorf("heartbeat: %w", ErrLeaseLost))
 		case h.Cancel:
 			x.quit(fault.ErrRunCanceled)
@@ -300,7 +300,7 @@ func (w *worker) holds(id RunID) *execution {
 
 func (w *worker) dropAll() {
 	for _, x := range w.snapshot() {
-		x.log.Warn("lease could not be renewed in time, the run is dropped")
+		x.logger().Warn("lease could not be renewed in time, the run is dropped")
 		x.lose(fmt.Errorf("lease not renewed: %w", ErrLeaseLost))
 	}
 }
@@ -466,7 +466,6 @@ func (w *worker) free1() {
 // begin executes a claimed run in a goroutine of its own. h, unless it is nil, gets to know how that ended.
 func (w *worker) begin(c Claimed, h *here) {
 	x := &execution{e: w.e, w: w, row: c.Row, from: c.From, lost: c.Owner, before: c.Before}
-	x.log = w.e.log.With("run", c.Row.ID, "workflow", c.Row.Workflow)
 	x.hold, x.drop = context.WithCancelCause(w.hold)
 	x.life, x.stop = context.WithCancelCause(x.hold)
 	x.ctx, x.quit = context.WithCancelCause(x.life)
