@@ -312,12 +312,8 @@ func (w *worker) knows(id RunID) bool {
 	return w.live[id] != nil || w.born[id]
 }
 
-const (
-	// lookAgain is how long after a claim that found too little the store is first asked when the next run is due.
-	lookAgain = 5 * time.Millisecond
-	// gather is how long a claim waits for more slots than the few that have just got free while more runs are due.
-	gather = time.Millisecond
-)
+// lookAgain is how long after a claim that found too little the store is first asked when the next run is due.
+const lookAgain = 5 * time.Millisecond
 
 // claims takes due runs while ctx lives. It is woken by starts in this process and, while more was due than there were
 // slots, by their ends; otherwise it polls, also when another process hints. A poll only reads when the next run is due; it looks for runs of lost workers,
@@ -327,27 +323,22 @@ func (w *worker) claims(ctx context.Context) {
 	defer timer.Stop()
 	searched := time.Time{}
 	fruitless := lookAgain
-	gathered := false
 	for {
 		look := false // only whether anything is due
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-			look = !gathered && time.Since(searched) < w.e.o.lease()/6
+			look = time.Since(searched) < w.e.o.lease()/6
 		case <-w.heard:
 			look = true
 		case <-w.e.wake:
 			fruitless = lookAgain
 		case <-w.freed:
-			if idle, few := w.want(); idle || few && !gathered {
-				if gathered = !idle; gathered {
-					timer.Reset(gather)
-				}
+			if w.isIdle() {
 				continue
 			}
 		}
-		gathered = false
 		if look {
 			if next := w.nextDue(ctx); next > 0 {
 				timer.Reset(next)
@@ -373,11 +364,11 @@ func (w *worker) claims(ctx context.Context) {
 	}
 }
 
-// want says whether a free slot is of no use now, because nothing is due, or little, because few are free.
-func (w *worker) want() (idle, few bool) {
+// isIdle reports whether a free slot is of no use now, because nothing is due.
+func (w *worker) isIdle() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.idle, w.free() < w.e.o.slots()/4
+	return w.idle
 }
 
 // nextDue is how long a worker may sleep: until the next run is due, at most one poll. 0 or less means that one is due.
