@@ -1,0 +1,196 @@
+package pawl
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/hooks"
+)
+
+// lookAgain is how long after a claim that found too little the store is first asked when the next run is due.
+const lookAgain = 5 * time.Millisecond
+
+// claims takes due runs while ctx lives. It is woken by starts in this process and, while more was due than there were
+// slots, by their ends; otherwise it polls, also when another process hints. A poll only reads when the next run is due;
+// it looks for runs of lost workers, which takes the write lock on SQLite, six times a lease.
+func (w *worker) claims(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	searched := time.Time{}
+	fruitless := lookAgain
+	for {
+		look := false // only whether anything is due
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			look = time.Since(searched) < w.e.o.lease()/6
+		case <-w.heard:
+			look = true
+		case <-w.e.wake:
+			fruitless = lookAgain
+		case <-w.freed:
+			if w.isIdle() {
+				continue
+			}
+		}
+		if look {
+			if next := w.nextDue(ctx); next > 0 {
+				timer.Reset(next)
+				continue
+			}
+		}
+		searched = time.Now()
+		got, full, err := w.claimOnce(ctx)
+		next := w.e.o.poll()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			w.e.log.Warn("claim failed", "worker", w.id.ID, "err", err)
+		case full: // the end of a run wakes this loop
+		case got > 0:
+			next, fruitless = lookAgain, lookAgain
+		default: // what is due and was not given is in other hands
+			next = fruitless
+			fruitless = min(2*fruitless, max(w.e.o.poll()/10, lookAgain))
+		}
+		timer.Reset(next)
+	}
+}
+
+// isIdle reports whether a free slot is of no use now, because nothing is due.
+func (w *worker) isIdle() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.idle
+}
+
+// nextDue is how long a worker may sleep: until the next run is due, at most one poll. 0 or less means that one is due.
+func (w *worker) nextDue(ctx context.Context) time.Duration {
+	if due, ok, err := w.e.store.Due(ctx, w.id.ID); err == nil && ok {
+		return min(w.e.o.poll(), due)
+	}
+	return w.e.o.poll()
+}
+
+// claimOnce fills the free slots. It reports how many runs it got and whether all slots are taken.
+func (w *worker) claimOnce(ctx context.Context) (got int, full bool, err error) {
+	w.mu.Lock()
+	free := w.free()
+	c := Claim{Worker: w.id.ID, Has: w.has, Limit: free, Token: rand.Int64(), Build: w.id.Build, Expired: w.boot() >= w.calm,
+		Clock: w.clock + micro(w.boot()-w.clockAt), Suspect: w.suspect == ""}
+	trusted := w.boot() < w.renewed+w.trust()
+	w.idle = free > 0 && trusted // a start that comes meanwhile takes it back
+	w.mu.Unlock()
+	if free <= 0 || !trusted {
+		return 0, free <= 0, nil
+	}
+	if hooks.Broken(hooks.W13) {
+		c.Clock = 0
+	}
+	if hooks.Broken(hooks.W14) {
+		c.Token = 0
+	}
+	w.claiming.Add(1)
+	runs, err := w.e.store.Claim(ctx, c)
+	for i := range runs {
+		w.begin(runs[i], nil)
+	}
+	w.claiming.Add(1)
+	if err != nil { // it may have been committed: the next heartbeat finds such runs and releases them
+		w.beatSoon()
+	}
+	if len(runs) == free || err != nil {
+		w.busy()
+	}
+	return len(runs), len(runs) == free, err
+}
+
+// free is how many slots are. The mutex is held.
+func (w *worker) free() int { return w.e.o.slots() - len(w.live) - len(w.born) }
+
+// busy notes that runs may be due.
+func (w *worker) busy() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.idle = false
+}
+
+// reserve makes a run that is about to be started this worker's own, if a slot is free and nothing older waits for it. The
+// run begins with [worker.begin]; if it was not started, cancel gives the slot back.
+func (w *worker) reserve(row *RunRow) (ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopping.Load() || !w.idle || w.free() <= 0 || w.boot() >= w.renewed+w.trust() {
+		return false
+	}
+	row.State, row.Epoch, row.Token, row.Owner, row.Builds = Running, 1, rand.Int64(), w.id.ID, w.id.Build
+	w.born[row.ID] = true
+	w.wg.Add(1) // so that the worker does not end before it is known what became of the start
+	return true
+}
+
+// unreserve is for a run that was not begun. It may have been started all the same: then the next heartbeat finds it.
+func (w *worker) unreserve(id RunID) {
+	w.mu.Lock()
+	delete(w.born, id)
+	w.mu.Unlock()
+	w.wg.Done()
+	w.beatSoon()
+	w.free1()
+}
+
+// free1 wakes the claims, for a slot is free.
+func (w *worker) free1() {
+	select {
+	case w.freed <- struct{}{}:
+	default:
+	}
+}
+
+// begin executes a claimed run in a goroutine of its own. h, unless it is nil, gets to know how that ended.
+func (w *worker) begin(c Claimed, h *here) {
+	x := &execution{e: w.e, w: w, row: c.Row, from: c.From, lost: c.Owner, before: c.Before}
+	x.hold, x.drop = context.WithCancelCause(w.hold)
+	x.life, x.stop = context.WithCancelCause(x.hold)
+	x.ctx, x.quit = context.WithCancelCause(x.life)
+	unhook := context.AfterFunc(w.life, func() { x.stop(context.Cause(w.life)) })
+	if c.Row.CancelAt > 0 {
+		x.quit(fault.ErrRunCanceled)
+	}
+	w.mu.Lock()
+	w.live[c.Row.ID] = x
+	born := w.born[c.Row.ID]
+	delete(w.born, c.Row.ID)
+	w.mu.Unlock()
+	w.wg.Go(func() {
+		defer func() {
+			unhook()
+			x.drop(fault.ErrLeaseLost)
+			w.mu.Lock()
+			if w.live[c.Row.ID] == x { // not a later claim of the same run
+				delete(w.live, c.Row.ID)
+			}
+			w.mu.Unlock()
+			w.free1()
+			if h != nil {
+				x.writing.Lock()
+				h.final = x.final
+				x.writing.Unlock()
+				close(h.done)
+			}
+		}()
+		x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
+		x.run()
+		w.unsuspect(w.hold, c.Row.ID)
+		if w.stopping.Load() { // it may have been released, for others to take
+			w.e.hint(w.hold)
+		}
+	})
+	if born {
+		w.wg.Done()
+	}
+}
