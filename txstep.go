@@ -52,7 +52,7 @@ type txTry struct {
 // callTx runs a step in the store's own database: the user's statements, then the results that are still buffered and
 // the step's row, and last the fence, so that of two transactions for one step only one commits.
 func (s *stepRun) callTx(ctx context.Context, row *StepRow) (value []byte, f *fault.Fault) {
-	x, prev := s.x, s.row
+	x, prev, fresh := s.x, s.row, *row
 	t := &txTry{s: s, row: row, op: s.move(row, StepSucceeded)}
 	defer t.release()
 	if t.alone() {
@@ -77,7 +77,7 @@ func (s *stepRun) callTx(ctx context.Context, row *StepRow) (value []byte, f *fa
 				continue
 			}
 		}
-		s.row = prev
+		s.row, *row = prev, fresh
 		if errors.Is(err, ErrLeaseLost) && f == nil {
 			x.lose(err)
 			return nil, leaseLost()

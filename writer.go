@@ -65,6 +65,7 @@ func (w *writer) join(ctx context.Context, c Change) error {
 	lead := w.leaders == 0 || w.leaders < w.most && len(w.queue) >= secondLeader
 	if lead {
 		w.leaders++
+		me.lead = true // so that no other leader takes it along
 	}
 	w.mu.Unlock()
 	if !lead {
