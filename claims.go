@@ -84,6 +84,9 @@ func (w *worker) claimOnce(ctx context.Context) (got int, full bool, err error) 
 		Clock: w.clock + micro(w.boot()-w.clockAt), Suspect: w.suspect == ""}
 	trusted := w.boot() < w.renewed+w.trust()
 	w.idle = free > 0 && trusted // a start that comes meanwhile takes it back
+	if w.idle {
+		w.asked = free
+	}
 	w.mu.Unlock()
 	if free <= 0 || !trusted {
 		return 0, free <= 0, nil
@@ -100,6 +103,9 @@ func (w *worker) claimOnce(ctx context.Context) (got int, full bool, err error) 
 		w.begin(runs[i], nil)
 	}
 	w.claiming.Add(1)
+	w.mu.Lock()
+	w.asked = 0
+	w.mu.Unlock()
 	if err != nil { // it may have been committed: the next heartbeat finds such runs and releases them
 		w.beatSoon()
 	}
@@ -109,8 +115,8 @@ func (w *worker) claimOnce(ctx context.Context) (got int, full bool, err error) 
 	return len(runs), len(runs) == free, err
 }
 
-// free is how many slots are. The mutex is held.
-func (w *worker) free() int { return w.e.o.slots() - len(w.live) - len(w.born) }
+// free is how many slots are, and are not asked for. The mutex is held.
+func (w *worker) free() int { return w.e.o.slots() - len(w.live) - len(w.born) - w.asked }
 
 // busy notes that runs may be due.
 func (w *worker) busy() {

@@ -240,6 +240,7 @@ func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) err
 	}
 	if op.lost != nil {
 		op.lost.Ended = now
+		resolve(now, &op.lost.Begun)
 		if err := tx.AddAttempt(ctx, op.lost); err != nil {
 			return err
 		}

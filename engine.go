@@ -408,29 +408,21 @@ func (e *Engine) nudge() {
 	}
 }
 
-// result is await, but for a run whose end this process will know.
-func (e *Engine) result(ctx context.Context, id RunID, h *here) ([]byte, error) {
+// await blocks until the run is terminal and returns its result's JSON. h is not nil if the run began here when it was
+// started.
+func (e *Engine) await(ctx context.Context, id RunID, h *here) ([]byte, error) {
+	var over chan struct{} // closed when the execution that began here is
 	if h != nil {
-		select {
-		case <-h.done:
-			if h.final != nil {
-				return e.outcome(h.final)
-			}
-		case <-ctx.Done():
-			return nil, fmt.Errorf("result of run %s, which is running: %w", id, context.Cause(ctx))
-		}
+		over = h.done
 	}
-	return e.await(ctx, id)
-}
-
-// await blocks until the run is terminal and returns its result's JSON.
-func (e *Engine) await(ctx context.Context, id RunID) ([]byte, error) {
 	pause := 10 * time.Millisecond
 	ended := e.watch(id)
 	defer e.unwatch(id, ended)
-	for held := e.holds(id); ; held = false {
+	for held := h != nil || e.holds(id); ; held = false {
 		run := &RunRow{State: Running}
-		if !held { // a worker of this process that holds it will say how it ends
+		if held { // a worker of this process will say how it ends, unless it loses it
+			pause = time.Second
+		} else {
 			err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
 				if run, err = tx.LockRun(ctx, id); err == nil && run.State == Succeeded {
 					_, run.Result, err = tx.Payload(ctx, id)
@@ -444,14 +436,16 @@ func (e *Engine) await(ctx context.Context, id RunID) ([]byte, error) {
 				return e.outcome(run)
 			}
 		}
-		if held {
-			pause = time.Second
-		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil, fmt.Errorf("result of run %s, which is %s: %w", id, run.State, context.Cause(ctx))
+		case <-over:
+			if timer.Stop(); h.final != nil {
+				return e.outcome(h.final)
+			}
+			over = nil
 		case final := <-ended:
 			if timer.Stop(); final != nil {
 				return e.outcome(final)

@@ -358,6 +358,13 @@ func (x *execution) report(ops []stepOp) {
 	}
 }
 
+// isSpoiled reports whether a row could not be stored.
+func (x *execution) isSpoiled() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.spoiled != nil
+}
+
 // suspend ends this execution of the body.
 func (x *execution) suspend() error {
 	x.suspended = true

@@ -96,6 +96,7 @@ func (w *worker) room() int {
 func (w *worker) listens(ctx context.Context) {
 	err := w.e.store.Listen(ctx, func() {
 		if w.room() <= 0 {
+			w.busy()
 			return
 		}
 		select {

@@ -48,7 +48,11 @@ func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
 	f = &d.Fault
 	f.Err = nil
 	row.Fault = f
-	lost := &AttemptRow{Run: row.Run, Step: row.Name, Attempt: row.Attempt, Worker: row.Worker, Begun: row.Begun,
+	begun := row.Begun
+	if !s.c.intent() {
+		begun = AtWrite - micro(row.Usage.Latency)
+	}
+	lost := &AttemptRow{Run: row.Run, Step: row.Name, Attempt: row.Attempt, Worker: row.Worker, Begun: begun,
 		Fault: *f, Wait: micro(d.Wait), Usage: row.Usage, Sent: row.Sent}
 	if f.Class == fault.OutcomeUnknown {
 		row.Unknown++
@@ -116,7 +120,7 @@ func (s *stepRun) retry(row *StepRow, lost *AttemptRow, d fault.Decision) (again
 	if err := s.wait(d.Wait); err != nil {
 		return false, err
 	}
-	if err := s.x.commit(nil, nil); err != nil {
+	if err := s.x.commit(nil, nil); err != nil || s.x.isSpoiled() {
 		return false, s.x.suspend()
 	}
 	*s.row = *written

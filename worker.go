@@ -37,6 +37,7 @@ type worker struct {
 	mu      sync.Mutex // guards all below
 	live    map[RunID]*execution
 	born    map[RunID]bool // runs on their way that are started as this worker's
+	asked   int            // slots that a claim on its way may fill
 	idle    bool           // the last claim found nothing more, and nothing has been said to be due since
 	suspect RunID          // the suspect run this process executes
 	renewed time.Duration  // boot clock when the last good renewal was sent

@@ -212,7 +212,7 @@ func (h *Handle[Out]) Status(ctx context.Context) (RunInfo, error) { return h.e.
 // A waiting or blocked run keeps it blocking; [Handle.Status] says why.
 func (h *Handle[Out]) Result(ctx context.Context) (Out, error) {
 	var out Out
-	raw, err := h.e.result(ctx, h.id, h.here)
+	raw, err := h.e.await(ctx, h.id, h.here)
 	if err != nil {
 		return out, err
 	}

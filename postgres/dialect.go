@@ -77,8 +77,10 @@ func classify(err error) sqlstore.Class {
 		return sqlstore.Other
 	}
 	switch e.Code {
-	case "40001", "40P01", "55P03": // serialization failure, deadlock, lock not available
+	case "40001", "40P01": // serialization failure, deadlock
 		return sqlstore.Aborted
+	case "55P03": // lock not available
+		return sqlstore.Locked
 	case "23505":
 		if strings.HasSuffix(e.ConstraintName, "_pkey") {
 			return sqlstore.SameRow

@@ -198,7 +198,8 @@ func tune(ctx context.Context, cfg *pgx.ConnConfig, weak *defaults) error {
 	return nil
 }
 
-// planned is cfg for connections of which nobody else has the use, with the settings of pgset.Plans from the start. Where a
+// planned is cfg for connections of which nobody else has the use, with the settings of pgset.Plans and pgset.LockTimeout
+// from the start. Where a
 // pooler takes none, each transaction makes them.
 func planned(cfg *pgx.ConnConfig, weak *defaults) *pgx.ConnConfig {
 	if _, tuned := cfg.RuntimeParams["enable_seqscan"]; !tuned {
@@ -207,7 +208,7 @@ func planned(cfg *pgx.ConnConfig, weak *defaults) *pgx.ConnConfig {
 	}
 	hot := cfg.Copy()
 	for name, value := range map[string]string{"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "jit": "off",
-		"plan_cache_mode": "force_generic_plan"} {
+		"plan_cache_mode": "force_generic_plan", "lock_timeout": pgset.LockTimeout} {
 		hot.RuntimeParams[name] = value
 	}
 	return hot

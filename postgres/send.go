@@ -27,7 +27,7 @@ const (
 func (d *defaults) settings() string {
 	var set []string
 	if d.plans {
-		set = append(set, pgset.Plans)
+		set = append(set, pgset.Plans, pgset.SetLockTimeout)
 	}
 	if d.commit.Load() {
 		set = append(set, pgset.SetCommit)

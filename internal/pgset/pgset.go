@@ -20,3 +20,10 @@ const (
 // that is planned while the tables are small keeps its plan. It is a select list.
 const Plans = `set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
 	set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)`
+
+// LockTimeout bounds, in a transaction that many runs share, the wait for a row that somebody is adding or changing. One
+// run must not hold up the others.
+const LockTimeout = "100ms"
+
+// SetLockTimeout makes that setting.
+const SetLockTimeout = `set_config('lock_timeout', '` + LockTimeout + `', true)`

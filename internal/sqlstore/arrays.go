@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -76,15 +77,23 @@ func (s *Store) writeArrays(ctx context.Context, changes []pawl.Change) (now int
 		}
 	}
 	statements := s.batches(&b)
+	var locked error
 	err = s.again(ctx, func() error {
-		return s.sent(ctx, func(ctx context.Context, conn *sql.Conn) error {
+		err := s.sent(ctx, func(ctx context.Context, conn *sql.Conn) error {
 			clock, err := s.d.SendBatch(ctx, conn, statements)
 			if err == nil {
 				now, err = strconv.ParseInt(clock, 10, 64)
 			}
 			return err
 		})
+		if s.d.Classify(err) == Locked {
+			locked, err = err, nil
+		}
+		return err
 	})
+	if err == nil && locked != nil {
+		err = fmt.Errorf("%w: %w", pawl.ErrOneByOne, locked)
+	}
 	return now, err
 }
 
@@ -146,7 +155,7 @@ func (b *batch) add(c *pawl.Change) error {
 			b.starts.text(v)
 		}
 		b.starts.must(r.Epoch)
-		b.starts.token(r.Token)
+		b.starts.num(r.Token)
 		b.starts.text(string(r.Owner))
 		b.starts.text(r.Builds)
 		b.starts.data(r.InputHash)

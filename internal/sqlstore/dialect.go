@@ -84,6 +84,7 @@ type Class int
 const (
 	Other    Class = iota
 	Aborted        // rolled back for reasons of concurrency: run it again
+	Locked         // the same, because a lock was not to be had in time
 	SameRow        // a row with that primary key is there
 	SameMark       // another unique index has an equal entry
 	Unusable       // this connection's server does not take writes: do not keep the connection

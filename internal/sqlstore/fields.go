@@ -12,6 +12,7 @@ type sink interface {
 	text(v string)
 	num(v int64)
 	must(v int64)
+	time(v int64) // may be relative, see pawl.AtWrite
 	flag(v bool)
 	data(v []byte)
 }
@@ -41,19 +42,19 @@ func putMoved(s *pawl.StepRow, to sink) error {
 	to.flag(s.Paid)
 	to.flag(s.Foreign)
 	to.text(string(s.Worker))
-	to.num(s.Begun)
-	to.num(s.Ended)
-	to.num(s.Deadline)
+	to.time(s.Begun)
+	to.time(s.Ended)
+	to.time(s.Deadline)
 	to.num(s.Settle)
-	to.num(s.FirstIntent)
+	to.time(s.FirstIntent)
 	to.num(s.KeyTTL)
-	to.num(s.NextAt)
-	to.num(s.FirstTry)
+	to.time(s.NextAt)
+	to.time(s.FirstTry)
 	to.num(int64(s.Unknown))
 	to.num(int64(s.Round))
 	to.num(s.Told)
 	to.num(s.ProbeAfter)
-	to.num(s.NextProbe)
+	to.time(s.NextProbe)
 	to.num(int64(s.Probes))
 	to.flag(s.UseStored)
 	to.text(string(s.Inherited))
@@ -148,7 +149,9 @@ func (s *shaper) put(set bool) {
 
 func (s *shaper) text(v string) { s.put(v != "") }
 
-func (s *shaper) num(v int64) {
+func (s *shaper) num(v int64) { s.put(v != 0) }
+
+func (s *shaper) time(v int64) {
 	if v > pawl.AtWrite/2 {
 		s.relative |= 1 << s.at
 	}
@@ -173,6 +176,7 @@ func (a *args) put(v any) {
 
 func (a *args) text(v string) { a.put(str(v)) }
 func (a *args) num(v int64)   { a.put(num(v)) }
+func (a *args) time(v int64)  { a.put(num(v)) }
 func (a *args) must(v int64)  { a.put(v) }
 func (a *args) flag(v bool)   { a.put(truth(v)) }
 func (a *args) data(v []byte) { a.put(raw(v)) }

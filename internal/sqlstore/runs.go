@@ -213,7 +213,7 @@ func (t *txn) insertRuns(ctx context.Context, runs []pawl.RunRow) error {
 		return fmt.Errorf("insert run %s: %w: %w", ids(runs), pawl.ErrLive, err)
 	case SameRow:
 		return fmt.Errorf("insert run %s: a run of that id is there already: %w", ids(runs), err)
-	case Other, Aborted, Unusable, Refused, Invalid: // nothing that a caller could tell apart
+	case Other, Aborted, Locked, Unusable, Refused, Invalid: // nothing that a caller could tell apart
 	}
 	if err != nil {
 		return fmt.Errorf("insert run %s: %w", ids(runs), err)

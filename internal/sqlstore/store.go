@@ -142,7 +142,7 @@ func (s *Store) On(conn pawl.Conn) pawl.Txn { return &txn{s: s, c: conn} }
 func (s *Store) again(ctx context.Context, do func() error) error {
 	for try := 0; ; try++ {
 		err := do()
-		if err == nil || errors.Is(err, pawl.ErrCommitUnknown) || s.d.Classify(err) != Aborted {
+		if c := s.d.Classify(err); err == nil || errors.Is(err, pawl.ErrCommitUnknown) || c != Aborted && c != Locked {
 			return err
 		}
 		most := min(5*time.Millisecond<<min(try, 7), 500*time.Millisecond)

@@ -80,24 +80,20 @@ func (t *table) text(v string) {
 }
 
 func (t *table) num(v int64) {
-	if v == 0 {
-		if c := t.next(); c != nil {
-			c.none()
-		}
-		return
+	switch c := t.next(); {
+	case c == nil:
+	case v == 0:
+		c.none()
+	default:
+		c.number(v)
 	}
-	if v > pawl.AtWrite/2 {
-		v -= pawl.AtWrite // what has to be added to the clock
-	}
-	t.must(v)
 }
 
-// token is num for a number of any size.
-func (t *table) token(v int64) {
-	if c := t.next(); v == 0 {
-		c.none()
+func (t *table) time(v int64) {
+	if v > pawl.AtWrite/2 {
+		t.must(v - pawl.AtWrite) // what has to be added to the clock
 	} else {
-		c.number(v)
+		t.num(v)
 	}
 }
 

@@ -25,7 +25,7 @@ func (s *Store) Write(ctx context.Context, changes []pawl.Change) (now int64, er
 	switch s.d.Classify(err) {
 	case SameRow, SameMark, Refused, Invalid:
 		err = fmt.Errorf("%w: %w", pawl.ErrOneByOne, err)
-	case Other, Aborted, Unusable: // nothing about the changes
+	case Other, Aborted, Locked, Unusable: // nothing about the changes
 	}
 	if err != nil {
 		return 0, fmt.Errorf("write %d changes: %w", len(changes), err)
