@@ -12,13 +12,14 @@ import (
 )
 
 // link is one client's connection through the proxy. The goroutine of run carries the client's messages to the
-// server and owns stmts and asked; a second one carries the answers back.
+// server and owns stmts, asked and round; a second one carries the answers back.
 type link struct {
 	proxy  *Proxy
 	client net.Conn
 	in     *bufio.Reader // of client
 	stmts  statements
 	asked  int           // rounds begun: messages forwarded that a ReadyForQuery answers, and the session's start
+	round  traffic       // of the round that has begun; not of one in which nothing is executed
 	mute   atomic.Bool   // answers go nowhere
 	gone   chan struct{} // closed when the link is; ends every wait
 	once   sync.Once     // closes gone
@@ -150,7 +151,7 @@ func (l *link) connect() (net.Conn, error) {
 // forward sends a message on, or does what a rule says. It reports whether the link goes on.
 func (l *link) forward(server net.Conn, f frame) bool {
 	var due *rule
-	if sql, ok := l.stmts.executes(f); ok {
+	if sql, ok := l.executes(f); ok {
 		due = l.proxy.judge(l.stmts.note(sql))
 	}
 	if due == nil {
@@ -159,7 +160,7 @@ func (l *link) forward(server net.Conn, f frame) bool {
 	if due.action == cutBefore {
 		return false
 	}
-	round, err := l.round(f)
+	round, err := l.rest(f)
 	if err != nil {
 		return false
 	}
@@ -185,16 +186,27 @@ func (l *link) forward(server net.Conn, f frame) bool {
 	return err == nil
 }
 
-// round returns f and, after an Execute, what the client sends up to the Sync: the server does not answer sooner, and
+// executes is that of the statements, and notes what the round is.
+func (l *link) executes(f frame) (sql string, ok bool) {
+	if sql, ok = l.stmts.executes(f); ok && !isEmpty(sql) {
+		l.round.rounds = 1
+		if isCommit(sql) {
+			l.round.commits++
+		}
+	}
+	return sql, ok
+}
+
+// rest returns f and, after an Execute, what the client sends up to the Sync: the server does not answer sooner, and
 // a client that goes away while f is held can take with it what was not read.
-func (l *link) round(f frame) ([]frame, error) {
+func (l *link) rest(f frame) ([]frame, error) {
 	frames := []frame{f}
 	for f.kind() != 'Q' && f.kind() != 'S' {
 		var err error
 		if f, err = readFrame(l.in); err != nil {
 			return nil, err
 		}
-		l.stmts.executes(f)
+		l.executes(f)
 		frames = append(frames, f)
 	}
 	return frames, nil
@@ -204,6 +216,8 @@ func (l *link) send(server net.Conn, frames []frame) error {
 	for _, f := range frames {
 		if f.endsRound() {
 			l.asked++
+			l.proxy.count(l.round)
+			l.round = traffic{}
 		}
 		if _, err := server.Write(f); err != nil {
 			return err

@@ -25,7 +25,11 @@ type Proxy struct {
 	open   chan struct{}  // guarded by mu; closed while bytes pass, replaced for a black hole
 	rules  []*rule        // guarded by mu; in the order they were made
 	held   []*hold        // guarded by mu; statements that wait, oldest first
+	sum    traffic        // guarded by mu
 }
+
+// traffic is what clients have sent.
+type traffic struct{ rounds, commits int }
 
 // action is what a rule does to a statement.
 type action uint8
@@ -122,6 +126,28 @@ func (p *Proxy) CutAll() {
 
 // Connections is the number of connections that pass through the proxy now, those of held statements included.
 func (p *Proxy) Connections() int { return len(p.all()) }
+
+// Rounds is how often clients have sent statements and waited for the answer: a pipeline that is sent as a whole is one
+// round, whatever is in it. Rounds that execute nothing, such as to prepare a statement or to see whether a connection
+// lives, do not count.
+func (p *Proxy) Rounds() int { return p.traffic().rounds }
+
+// Commits is how many COMMITs clients have sent.
+func (p *Proxy) Commits() int { return p.traffic().commits }
+
+func (p *Proxy) traffic() traffic {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sum
+}
+
+// count adds a round that is sent to the server.
+func (p *Proxy) count(t traffic) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sum.rounds += t.rounds
+	p.sum.commits += t.commits
+}
 
 // BlackHole makes the proxy pass nothing in either direction, without closing anything; new clients connect and get no
 // answer. BlackHole(false) ends that, and what was sent meanwhile arrives, as by TCP's retransmission.

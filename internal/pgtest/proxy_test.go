@@ -370,3 +370,37 @@ func TestProxyOutlivesARestartOfItsServer(t *testing.T) {
 	s.Start(t)
 	exec1(t, connect(t, p.Rewrite(t, s.URL())), `SELECT 1`)
 }
+
+func TestProxyCountsRounds(t *testing.T) {
+	t.Parallel()
+	for name, commit := range protocols {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			conn := connect(t, b.through)
+			rounds, commits := b.proxy.Rounds(), b.proxy.Commits()
+			want := func(what string, moreRounds, moreCommits int) {
+				t.Helper()
+				rounds, commits = rounds+moreRounds, commits+moreCommits
+				if b.proxy.Rounds() != rounds || b.proxy.Commits() != commits {
+					t.Errorf("%s: %d rounds with %d commits, want %d with %d", what, b.proxy.Rounds(), b.proxy.Commits(), rounds, commits)
+				}
+			}
+			begin(t, conn)
+			want("BEGIN and an INSERT", 2, 0)
+			if err := conn.Ping(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			want("a ping", 0, 0)
+			held := b.proxy.HoldCommit()
+			done := make(chan error, 1)
+			go func() { done <- commit(t.Context(), conn) }()
+			<-held
+			want("a COMMIT that is held", 0, 0)
+			b.proxy.ReleaseCommit(t)
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			want("the COMMIT", 1, 1)
+		})
+	}
+}

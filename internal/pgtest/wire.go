@@ -135,6 +135,12 @@ func cutString(b []byte) (string, []byte) {
 // or at the end of a statement that is a transaction by itself, is not seen.
 func isCommit(sql string) bool { return isWord(sql, "commit") || isWord(sql, "end") }
 
+// isEmpty reports whether a statement is none: nothing, or a comment by which a driver sees whether the server answers.
+func isEmpty(sql string) bool {
+	sql = strings.TrimSpace(sql)
+	return sql == "" || strings.HasPrefix(sql, "--") && !strings.Contains(sql, "\n")
+}
+
 // isWord reports whether a statement begins with a word.
 func isWord(sql, word string) bool {
 	first := strings.TrimSpace(sql)
