@@ -150,9 +150,11 @@ func (t *txTry) once(ctx context.Context, unknown bool) (value []byte, f *fault.
 				return err
 			}
 		}
+		began := time.Now()
 		if value, f = t.s.guarded(ctx, row, attempt{tx: user}); f != nil {
 			return f
 		}
+		row.Begun = AtWrite - micro(time.Since(began))
 		row.Value, row.ValueSize = value, len(value)
 		t.take()
 		now, err := tx.Now(ctx)

@@ -21,7 +21,7 @@ var writeRules = []rule{
 	{"fence", "a claim that does not hold, or a run that is not running, fails all changes with ErrOneByOne", testWriteFence},
 	{"guards", "a name that is taken, an intent that is settled, an end with an open step or another end decided: nothing is written", testWriteGuards},
 	{"values", "a value that the database does not take fails all changes with ErrOneByOne", testWriteValues},
-	{"patience", "Write does not wait for a run that somebody has locked", testWritePatience},
+	{"patience", "Write does not wait for long for what somebody has locked: a run, or the row of a step", testWritePatience},
 	{"key", "the end of a run is noted on its product key, but that of a fork with keys of its own is not", testWriteKey},
 }
 
@@ -117,6 +117,7 @@ func testWriteFields(t *testing.T, f *fixture) {
 	f.broken = true // rows in states that their run does not have
 	run := f.claimed(1)[0]
 	full := fullStep(run.ID)
+	full.Usage.TokensIn = pawl.AtWrite + 5 // a number, not a time
 	bare := pawl.StepRow{Run: run.ID, Name: "bare", Kind: fault.KindTx, State: pawl.StepRetrying, Attempt: 1}
 	c := held(run)
 	c.Insert = []*pawl.StepRow{&full, &bare}
@@ -258,6 +259,17 @@ func testWritePatience(t *testing.T, f *fixture) {
 	})
 	c := held(runs[1])
 	c.Insert = []*pawl.StepRow{result(runs[1].ID, "mine", "1")}
+	undone := errors.New("undone")
+	err := f.s.Update(f.ctx(), func(ctx context.Context, tx pawl.Txn) error { // as a Tx step does, whose fence comes last
+		if err := tx.InsertStep(ctx, stored(result(runs[1].ID, "mine", "2"))); err != nil {
+			return err
+		}
+		f.refused("a row that somebody is adding", runs[0], c)
+		return undone
+	})
+	if !errors.Is(err, undone) {
+		t.Fatal(err)
+	}
 	if _, err := f.s.Write(f.ctx(), []pawl.Change{c}); err != nil {
 		t.Errorf("after that: %v", err)
 	}

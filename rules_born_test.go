@@ -1,0 +1,147 @@
+package pawl_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/fault"
+)
+
+// A claim on its way has a right to the slots that it has asked for: a start that comes meanwhile does not take them.
+func TestSlotsAreABound(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		var running, most atomic.Int64
+		w := pawl.Define("busy", "v1", func(_ *pawl.Run, in int) (int, error) {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			time.Sleep(time.Second) // bubble
+			return in, nil
+		})
+		b.opts.Slots = 1
+		s, e := b.spied(w)
+		var all []*pawl.Handle[int]
+		start := func() {
+			h, err := w.Start(t.Context(), e, len(all))
+			if err != nil {
+				t.Error(err)
+			}
+			all = append(all, h)
+		}
+		s.claim = func(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error) {
+			got, err := s.Store.Claim(ctx, c)
+			if len(got) > 0 && len(all) < 5 {
+				start()
+			}
+			return got, err
+		}
+		stop := b.work(e)
+		defer stop()
+		time.Sleep(time.Second) // bubble
+		b.startElsewhere(w, 0)
+		time.Sleep(30 * time.Second) // bubble
+		if len(all) != 5 {
+			t.Fatalf("%d runs were started during a claim", len(all))
+		}
+		for i, h := range all {
+			if n, err := h.Result(t.Context()); err != nil || n != i {
+				t.Errorf("run %d: %d, %v", i, n, err)
+			}
+		}
+		if most.Load() != 1 {
+			t.Errorf("%d runs were executed at once in one slot", most.Load())
+		}
+	})
+}
+
+// startElsewhere starts a run through an engine that does not work.
+func (b *bench) startElsewhere(w *pawl.Workflow[int, int], in int) *pawl.Handle[int] {
+	b.t.Helper()
+	e, err := pawl.New(b.store, &pawl.Options{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	h, err := w.Start(b.t.Context(), e, in)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return h
+}
+
+// Who started a run learns its end also if another process took it over and the execution here hangs.
+func TestResultOfARunThatWasTakenOver(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		free := make(chan struct{})
+		w := pawl.Define("stuck", "v1", func(run *pawl.Run, in int) (int, error) {
+			return pawl.Repeatable(run, "wait", in, func(context.Context, int) (int, error) {
+				<-free // it does not look at its context
+				return in, nil
+			})
+		})
+		_, e := b.spied(w)
+		stop := b.work(e)
+		time.Sleep(time.Second) // bubble
+		h, err := w.Start(t.Context(), e, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond) // bubble
+		b.save(h.ID(), func(run *pawl.RunRow) {
+			run.State, run.Epoch, run.Result, run.SetResult = pawl.Succeeded, run.Epoch+1, []byte("7"), true
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if n, err := h.Result(ctx); err != nil || n != 7 {
+			t.Errorf("the result is %d, %v; want the 7 of the other process", n, err)
+		}
+		close(free)
+		stop()
+	})
+}
+
+// Failed attempts are recorded with the times that they had, whatever their kind.
+func TestTimesOfFailedAttempts(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		tries := make(map[string]int)
+		fails := func(name string) error {
+			time.Sleep(time.Second) // bubble
+			if tries[name]++; tries[name] < 3 {
+				return fault.NotSent(&fault.Fault{Class: fault.Transient, Reason: fault.ReasonUnavailable, Err: errors.New("away")})
+			}
+			return nil
+		}
+		w := pawl.Define("fails", "v1", func(run *pawl.Run, in int) (int, error) {
+			return in, errors.Join(
+				pawl.RepeatableDo(run, "repeatable", in, func(context.Context, int) error { return fails("repeatable") }),
+				pawl.KeyedDo(run, "keyed", in, func(context.Context, pawl.OpKey, int) error { return fails("keyed") }),
+				pawl.TxDo(run, "tx", in, func(context.Context, *sql.Tx, int) error { return fails("tx") }))
+		})
+		_, e := b.spied(w)
+		stop := b.work(e)
+		defer stop()
+		begun := time.Now()
+		h, err := w.Start(t.Context(), e, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.Result(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range b.show(e, h.ID()).Steps {
+			last := begun
+			if len(step.Attempts) != 3 {
+				t.Errorf("%s has %d attempts, want 3", step.Name, len(step.Attempts))
+			}
+			for _, a := range step.Attempts {
+				if took := a.Ended.Sub(a.Begun); a.Begun.Before(last) || took < time.Second || took > 3*time.Second { // a result is written with what follows it
+					t.Errorf("attempt %d of %s lasted from %v to %v; it took a second, after %v", a.Attempt, step.Name, a.Begun, a.Ended, last)
+				}
+				last = a.Begun
+			}
+		}
+	})
+}
