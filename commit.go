@@ -157,23 +157,27 @@ func (e *Engine) apply(ctx context.Context, tx Txn, q *write, unknown bool) ([]S
 	if err != nil {
 		return nil, err
 	}
-	if q.end != nil {
+	switch {
+	case q.end != nil:
 		if progress {
 			run.Lost = 0
 		}
-		if err := q.end.apply(ctx, tx, run, now); err != nil {
-			return nil, err
-		}
-		if q.final = nil; run.State.Terminal() && (run.State != Succeeded || run.SetResult) {
-			q.final = run
-		}
-		return written, nil
-	}
-	if progress && run.Lost > 0 {
+		err = q.applyEnd(ctx, tx, run, now)
+	case progress && run.Lost > 0:
 		run.Lost = 0
-		return written, tx.SaveRun(ctx, run)
+		err = tx.SaveRun(ctx, run)
 	}
-	return written, nil
+	return written, err
+}
+
+// applyEnd writes the end and notes it, if it is the run's last.
+func (q *write) applyEnd(ctx context.Context, tx Txn, run *RunRow, now int64) error {
+	q.final = nil
+	err := q.end.apply(ctx, tx, run, now)
+	if err == nil && run.State.Terminal() && (run.State != Succeeded || run.SetResult) {
+		q.final = run
+	}
+	return err
 }
 
 // fence locks the run's row and compares the claim. The row comes back with the error too.

@@ -185,26 +185,9 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 	if err := checkName("Queue", rows[0].Queue); err != nil {
 		return nil, err
 	}
-	if c.local() && len(rows) == 1 && rows[0].Key == "" {
-		here, err := e.startOne(ctx, &rows[0])
-		switch {
-		case err == nil:
-			return []started{{rows[0].ID, true, here}}, nil
-		case !errors.Is(err, ErrOneByOne):
-			return nil, fmt.Errorf("start %q: %w", rows[0].Workflow, err)
-		}
-	}
 	if c.local() && !slices.ContainsFunc(rows, func(r RunRow) bool { return r.Key != "" }) {
-		err := e.startMany(ctx, rows)
-		switch {
-		case err == nil:
-			out := make([]started, len(rows))
-			for i := range rows {
-				out[i] = started{id: rows[i].ID, isNew: true}
-			}
-			return out, nil
-		case !errors.Is(err, ErrOneByOne):
-			return nil, fmt.Errorf("start %q: %w", rows[0].Workflow, err)
+		if out, err := e.startFree(ctx, rows); !errors.Is(err, ErrOneByOne) {
+			return out, err
 		}
 	}
 	err := c.ledger(ctx, func(ctx context.Context, tx Txn) error {
@@ -249,6 +232,23 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 			}
 		}
 		e.offer(ctx, VersionID{rows[0].Workflow, rows[0].Version}, n)
+	}
+	return out, nil
+}
+
+// startFree starts runs without keys, all or none.
+func (e *Engine) startFree(ctx context.Context, rows []RunRow) (out []started, err error) {
+	var begun *here
+	if len(rows) == 1 {
+		begun, err = e.startOne(ctx, &rows[0])
+	} else {
+		err = e.startMany(ctx, rows)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start %q: %w", rows[0].Workflow, err)
+	}
+	for i := range rows {
+		out = append(out, started{id: rows[i].ID, isNew: true, here: begun})
 	}
 	return out, nil
 }

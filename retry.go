@@ -48,12 +48,7 @@ func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
 	f = &d.Fault
 	f.Err = nil
 	row.Fault = f
-	begun := row.Begun
-	if !s.c.intent() {
-		begun = AtWrite - micro(row.Usage.Latency)
-	}
-	lost := &AttemptRow{Run: row.Run, Step: row.Name, Attempt: row.Attempt, Worker: row.Worker, Begun: begun,
-		Fault: *f, Wait: micro(d.Wait), Usage: row.Usage, Sent: row.Sent}
+	lost := s.failed(row, d)
 	if f.Class == fault.OutcomeUnknown {
 		row.Unknown++
 	}
@@ -84,6 +79,16 @@ func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
 	op.lost, op.effects = lost, s.c.intent()
 	x.buffer(op)
 	return false, row.stored()
+}
+
+// failed is the record of an attempt that ended with a fault.
+func (s *stepRun) failed(row *StepRow, d fault.Decision) *AttemptRow {
+	begun := row.Begun
+	if !s.c.intent() {
+		begun = AtWrite - micro(row.Usage.Latency)
+	}
+	return &AttemptRow{Run: row.Run, Step: row.Name, Attempt: row.Attempt, Worker: row.Worker, Begun: begun,
+		Fault: d.Fault, Wait: micro(d.Wait), Usage: row.Usage, Sent: row.Sent}
 }
 
 func (s *stepRun) decide(row *StepRow, f *fault.Fault) fault.Decision {

@@ -48,8 +48,8 @@ type Ledger interface {
 	On(conn Conn) Txn
 }
 
-// AtWrite, added to a time of a row, makes it relative: the store puts its clock, as it is when it writes the row, in
-// place of AtWrite.
+// AtWrite makes a time of a row to which it is added relative: the store puts its clock, as it is when it writes the row,
+// in place of AtWrite.
 const AtWrite int64 = 1 << 60
 
 func resolve(now int64, times ...*int64) {

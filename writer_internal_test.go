@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -27,7 +28,7 @@ func (s *tally) Write(_ context.Context, changes []Change) (int64, error) {
 		s.seen[c.Run]++
 	}
 	s.mu.Unlock()
-	time.Sleep(100 * time.Microsecond) // outside of bubbles: two transactions have to overlap
+	time.Sleep(100 * time.Microsecond) // bubble
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now--
@@ -35,8 +36,9 @@ func (s *tally) Write(_ context.Context, changes []Change) (int64, error) {
 }
 
 // With two shared transactions under way at a time, each change is in one of them, and nobody is forgotten.
-func TestEachChangeIsSentOnce(t *testing.T) {
-	t.Parallel()
+func TestEachChangeIsSentOnce(t *testing.T) { synctest.Test(t, eachChangeIsSentOnce) }
+
+func eachChangeIsSentOnce(t *testing.T) {
 	s := &tally{seen: make(map[RunID]int)}
 	w := newWriter(&Engine{store: s})
 	const callers, each = 1500, 40

@@ -15,7 +15,8 @@ import (
 )
 
 var writeRules = []rule{
-	{"all", "Write makes all changes: starts, inserts, settled intents and ends, with the times of one clock", testWriteAll},
+	{"all", "Write makes all changes, starts and inserts, with the times of one clock", testWriteAll},
+	{"ends", "Write settles intents and ends runs, which lets go of their claims", testWriteEnds},
 	{"fields", "a row that Write inserts is the one that InsertStep would have", testWriteFields},
 	{"start", "a run that Write starts is the one that InsertRuns would have, queued or running", testWriteStart},
 	{"fence", "a claim that does not hold, or a run that is not running, fails all changes with ErrOneByOne", testWriteFence},
@@ -76,22 +77,40 @@ func testWriteAll(t *testing.T, f *fixture) {
 	if got := f.row(born.ID); got.Created != now || got.Due != now || got.State != pawl.Queued {
 		t.Errorf("the new run is %+v, want it created and due at %d", got, now)
 	}
+}
 
-	b.Resolve(now)
+func testWriteEnds(t *testing.T, f *fixture) {
+	runs := f.claimed(3)
+	b := stored(intent(runs[1].ID, "b"))
+	f.insert(*b)
 	done := *b
 	done.State, done.Ended, done.Value, done.ValueSize = pawl.StepSucceeded, pawl.AtWrite, []byte("2"), 1
 	done.Usage = pawl.Usage{Provider: "p", Model: "m", RequestID: "r", TokensIn: 1, TokensOut: 2, CostMicros: 3, Latency: time.Millisecond}
 	done.Sent = &fault.Evidence{Requests: 1}
-	first, second = held(runs[0]), held(runs[1])
+	first, second := held(runs[0]), held(runs[1])
 	first.End = &pawl.RunEnd{State: pawl.Failed, Fault: &fault.Fault{Class: fault.Transient}, Row: &runs[0]}
 	second.Settle = []*pawl.StepRow{&done}
 	second.End = &pawl.RunEnd{State: pawl.Succeeded, Result: []byte("3"), Row: &runs[1]}
-	now, err = f.s.Write(f.ctx(), []pawl.Change{first, second})
+	now, err := f.s.Write(f.ctx(), []pawl.Change{first, second})
 	f.ok(err)
 	done.Resolve(now)
 	if diff := cmp.Diff(*f.step(runs[1].ID, "b"), done); diff != "" {
 		t.Errorf("the settled intent (-got +want):\n%s", diff)
 	}
+	f.ended(runs, now)
+	f.view(func(ctx context.Context, tx pawl.Txn) error {
+		_, result, err := tx.Payload(ctx, runs[1].ID)
+		if string(result) != "3" {
+			t.Errorf("the result is %q, want 3", result)
+		}
+		return err
+	})
+}
+
+// ended compares the runs of testWriteEnds.
+func (f *fixture) ended(runs []pawl.RunRow, now int64) {
+	t := f.t
+	t.Helper()
 	for i, want := range []pawl.RunState{pawl.Failed, pawl.Succeeded, pawl.Running} {
 		got := f.row(runs[i].ID)
 		if got.State != want {
@@ -104,13 +123,6 @@ func testWriteAll(t *testing.T, f *fixture) {
 	if got := f.row(runs[0].ID).Fault; got == nil || got.Class != fault.Transient {
 		t.Errorf("the fault is %v", got)
 	}
-	f.view(func(ctx context.Context, tx pawl.Txn) error {
-		_, result, err := tx.Payload(ctx, runs[1].ID)
-		if string(result) != "3" {
-			t.Errorf("the result is %q, want 3", result)
-		}
-		return err
-	})
 }
 
 func testWriteFields(t *testing.T, f *fixture) {
