@@ -26,7 +26,7 @@ func (w *worker) claims(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-			look = time.Since(searched) < w.e.o.lease()/6
+			look = true
 		case <-w.heard:
 			look = w.e.store.Name() == "sqlite" // elsewhere a claim that gets nothing costs no more than the look
 		case <-w.e.wake:
@@ -36,7 +36,8 @@ func (w *worker) claims(ctx context.Context) {
 				continue
 			}
 		}
-		if look {
+		// However often it is woken, it does not put off the search for lost workers.
+		if look && time.Since(searched) < w.e.o.lease()/6 {
 			if next := w.nextDue(ctx); next > 0 {
 				timer.Reset(next)
 				continue

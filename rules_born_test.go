@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,8 +25,14 @@ func TestSlotsAreABound(t *testing.T) {
 		})
 		b.opts.Slots = 1
 		s, e := b.spied(w)
+		var mu sync.Mutex // guards all
 		var all []*pawl.Handle[int]
 		start := func() {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(all) == 5 {
+				return
+			}
 			h, err := w.Start(t.Context(), e, len(all))
 			if err != nil {
 				t.Error(err)
@@ -34,7 +41,7 @@ func TestSlotsAreABound(t *testing.T) {
 		}
 		s.claim = func(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error) {
 			got, err := s.Store.Claim(ctx, c)
-			if len(got) > 0 && len(all) < 5 {
+			if len(got) > 0 {
 				start()
 			}
 			return got, err
@@ -44,6 +51,8 @@ func TestSlotsAreABound(t *testing.T) {
 		time.Sleep(time.Second) // bubble
 		b.startElsewhere(w, 0)
 		time.Sleep(30 * time.Second) // bubble
+		mu.Lock()
+		defer mu.Unlock()
 		if len(all) != 5 {
 			t.Fatalf("%d runs were started during a claim", len(all))
 		}

@@ -171,11 +171,7 @@ func TestSharedWriteWithALostRun(t *testing.T) {
 			}
 			now, err := s.Store.Write(ctx, changes)
 			if errors.Is(err, pawl.ErrOneByOne) {
-				for _, c := range changes {
-					if c.Start == nil { // a start is tried once more by this way, alone
-						refused++
-					}
-				}
+				refused += len(changes)
 			}
 			return now, err
 		}
@@ -206,7 +202,7 @@ func TestSharedWriteWithALostRun(t *testing.T) {
 			}
 		}
 		time.Sleep(100 * time.Millisecond) // bubble
-		if got := s.commits.Load(); got != int64(refused) {
+		if got := s.commits.Load(); got != int64(refused) && got != int64(refused)-1 { // the lost run may know it before
 			t.Errorf("%d changes that were refused together were tried in %d transactions", refused, got)
 		}
 		b.save(taken, func(run *pawl.RunRow) { run.State, run.Owner, run.Token, run.Due = pawl.Queued, "", 0, run.Created })

@@ -82,15 +82,15 @@ func open(ctx context.Context, cfg *pgx.ConnConfig, o *Options) (*Store, error) 
 	if err := tune(ctx, cfg, &weak); err != nil {
 		return nil, err
 	}
-	look := stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error { return weak.look(ctx, conn) })
-	pool := func(cfg *pgx.ConnConfig, conns int) *sql.DB {
-		db := sql.OpenDB(stdlib.GetConnector(*cfg, look))
+	pool := func(cfg *pgx.ConnConfig, conns int, look func(context.Context, *pgx.Conn) error) *sql.DB {
+		db := sql.OpenDB(stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(look)))
 		db.SetMaxIdleConns(conns)
 		db.SetConnMaxIdleTime(5 * time.Minute)
 		db.SetConnMaxLifetime(maxLifetime)
 		return db
 	}
-	db, lease, hot := pool(cfg, o.maxConns()), pool(cfg, 1), pool(planned(cfg, &weak), hotConns)
+	db, lease := pool(cfg, o.maxConns(), weak.look), pool(cfg, 1, weak.look)
+	hot := pool(planned(ctx, cfg), hotConns, weak.lookHot)
 	lease.SetMaxOpenConns(1)
 	hot.SetMaxOpenConns(hotConns)
 	h := hooks.Store{}
@@ -128,7 +128,7 @@ func (s *Store) DB() *sql.DB { return s.Writer() }
 type defaults struct {
 	commit atomic.Bool // a commit may be reported before it is durable
 	idle   atomic.Bool // an idle transaction is never ended
-	plans  bool        // the planner may choose as it likes
+	plans  atomic.Bool // the planner may choose as it likes, or a lock is waited for without end
 }
 
 const selectDefaults = `SELECT current_setting('server_version_num')::bigint, current_setting('server_version'),
@@ -199,19 +199,35 @@ func tune(ctx context.Context, cfg *pgx.ConnConfig, weak *defaults) error {
 }
 
 // planned is cfg for connections of which nobody else has the use, with the settings of pgset.Plans and pgset.LockTimeout
-// from the start. Where a
-// pooler takes none, each transaction makes them.
-func planned(cfg *pgx.ConnConfig, weak *defaults) *pgx.ConnConfig {
-	if _, tuned := cfg.RuntimeParams["enable_seqscan"]; !tuned {
-		weak.plans = true
-		return cfg
-	}
+// from the start; without, where a pooler refuses such parameters.
+func planned(ctx context.Context, cfg *pgx.ConnConfig) *pgx.ConnConfig {
 	hot := cfg.Copy()
 	for name, value := range map[string]string{"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "jit": "off",
 		"plan_cache_mode": "force_generic_plan", "lock_timeout": pgset.LockTimeout} {
 		hot.RuntimeParams[name] = value
 	}
+	if try(ctx, hot, new(defaults)) != nil {
+		return cfg
+	}
 	return hot
+}
+
+const selectPlans = `SELECT current_setting('enable_mergejoin') = 'on' OR current_setting('lock_timeout') = '0'`
+
+// lookHot is look for such a connection: a pooler may have taken the parameters and done nothing with them. Each transaction
+// makes the settings then.
+func (d *defaults) lookHot(ctx context.Context, conn *pgx.Conn) error {
+	if err := d.look(ctx, conn); err != nil {
+		return err
+	}
+	var lacks bool
+	if err := conn.QueryRow(ctx, selectPlans).Scan(&lacks); err != nil {
+		return fmt.Errorf("read the connection's settings: %w", err)
+	}
+	if lacks {
+		d.plans.Store(true)
+	}
+	return nil
 }
 
 func try(ctx context.Context, cfg *pgx.ConnConfig, weak *defaults) (err error) {

@@ -26,7 +26,7 @@ const (
 // settings is the statement that makes the settings which the connections lack, "" for none.
 func (d *defaults) settings() string {
 	var set []string
-	if d.plans {
+	if d.plans.Load() {
 		set = append(set, pgset.Plans, pgset.SetLockTimeout)
 	}
 	if d.commit.Load() {
