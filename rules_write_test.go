@@ -201,7 +201,7 @@ func TestSharedWriteWithALostRun(t *testing.T) {
 				t.Errorf("run %d, a neighbour of the lost one: %d, %v", i, n, err)
 			}
 		}
-		time.Sleep(100 * time.Millisecond) // bubble
+		time.Sleep(100 * time.Millisecond)                                             // bubble
 		if got := s.commits.Load(); got != int64(refused) && got != int64(refused)-1 { // the lost run may know it before
 			t.Errorf("%d changes that were refused together were tried in %d transactions", refused, got)
 		}
