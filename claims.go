@@ -47,10 +47,10 @@ func (w *worker) claims(ctx context.Context) {
 		got, full, err := w.claimOnce(ctx)
 		next := w.e.o.poll()
 		switch {
-		case ctx.Err() != nil:
-			return
 		case err != nil:
-			w.e.log.Warn("claim failed", "worker", w.id.ID, "err", err)
+			if ctx.Err() == nil {
+				w.e.log.Warn("claim failed", "worker", w.id.ID, "err", err)
+			}
 		case full: // the end of a run wakes this loop
 		case got > 0:
 			next, fruitless = lookAgain, lookAgain

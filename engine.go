@@ -190,36 +190,9 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 			return out, err
 		}
 	}
-	err := c.ledger(ctx, func(ctx context.Context, tx Txn) error {
-		out = make([]started, len(rows))
-		var fresh []RunRow
-		keys := make(map[Key]int)
-		for i := range rows {
-			row := &rows[i]
-			if j, twin := keys[row.Key]; twin && slices.Equal(rows[j].InputHash, row.InputHash) {
-				out[i] = started{id: out[j].id}
-				continue
-			}
-			if row.Key != "" {
-				keys[row.Key] = i
-				found, err := e.byKey(ctx, tx, row, again)
-				if err != nil {
-					return err
-				}
-				if found.id != "" {
-					out[i] = found
-					continue
-				}
-			}
-			out[i] = started{id: row.ID, isNew: true}
-			fresh = append(fresh, *row)
-		}
-		for part := range chunks(fresh, 500) {
-			if err := tx.InsertRuns(ctx, part); err != nil {
-				return fmt.Errorf("insert %d runs: %w", len(part), err)
-			}
-		}
-		return nil
+	err := c.ledger(ctx, func(ctx context.Context, tx Txn) (err error) {
+		out, err = e.startIn(ctx, tx, rows, again)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %q: %w", rows[0].Workflow, err)
@@ -232,6 +205,39 @@ func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again b
 			}
 		}
 		e.offer(ctx, VersionID{rows[0].Workflow, rows[0].Version}, n)
+	}
+	return out, nil
+}
+
+// startIn is startRows inside a transaction.
+func (e *Engine) startIn(ctx context.Context, tx Txn, rows []RunRow, again bool) ([]started, error) {
+	out := make([]started, len(rows))
+	var fresh []RunRow
+	keys := make(map[Key]int)
+	for i := range rows {
+		row := &rows[i]
+		if j, twin := keys[row.Key]; twin && slices.Equal(rows[j].InputHash, row.InputHash) {
+			out[i] = started{id: out[j].id}
+			continue
+		}
+		if row.Key != "" {
+			keys[row.Key] = i
+			found, err := e.byKey(ctx, tx, row, again)
+			if err != nil {
+				return nil, err
+			}
+			if found.id != "" {
+				out[i] = found
+				continue
+			}
+		}
+		out[i] = started{id: row.ID, isNew: true}
+		fresh = append(fresh, *row)
+	}
+	for part := range chunks(fresh, 500) {
+		if err := tx.InsertRuns(ctx, part); err != nil {
+			return nil, fmt.Errorf("insert %d runs: %w", len(part), err)
+		}
 	}
 	return out, nil
 }
