@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -48,9 +49,7 @@ func (w *worker) claims(ctx context.Context) {
 		next := w.e.o.poll()
 		switch {
 		case err != nil:
-			if ctx.Err() == nil {
-				w.e.log.Warn("claim failed", "worker", w.id.ID, "err", err)
-			}
+			w.e.log.Log(ctx, failure(ctx), "claim failed", "worker", w.id.ID, "err", err)
 		case full: // the end of a run wakes this loop
 		case got > 0:
 			next, fruitless = lookAgain, lookAgain
@@ -60,6 +59,14 @@ func (w *worker) claims(ctx context.Context) {
 		}
 		timer.Reset(next)
 	}
+}
+
+// failure is how loudly something is to be said to have failed: a worker that stops breaks off what it does.
+func failure(ctx context.Context) slog.Level {
+	if ctx.Err() != nil {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
 }
 
 // isIdle reports whether a free slot is of no use now, because nothing is due.
