@@ -471,7 +471,7 @@ func (s *stepRun) succeed(row *StepRow, value []byte) {
 	}
 	op := s.move(row, StepSucceeded)
 	row.Value, row.ValueSize = value, len(value)
-	op.effects, op.settles = s.c.intent(), s.c.intent()
+	op.effects = s.c.intent()
 	if op.insert {
 		row.Usage.Latency = 0 // it is what lies between begin and end
 	}

@@ -29,7 +29,7 @@ func (w *worker) claims(ctx context.Context) {
 		case <-timer.C:
 			look = true
 		case <-w.heard:
-			look = w.e.store.Name() == "sqlite" // elsewhere a claim that gets nothing costs no more than the look
+			look = w.e.oneWriter() // elsewhere a claim that gets nothing costs no more than the look
 		case <-w.e.wake:
 			fruitless = lookAgain
 		case <-w.freed:
@@ -134,7 +134,7 @@ func (w *worker) busy() {
 }
 
 // reserve makes a run that is about to be started this worker's own, if a slot is free and nothing older waits for it. The
-// run begins with [worker.begin]; if it was not started, cancel gives the slot back.
+// run begins with [worker.begin]; if it was not started, [worker.unreserve] gives the slot back.
 func (w *worker) reserve(row *RunRow) (ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

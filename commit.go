@@ -19,15 +19,12 @@ type stepOp struct {
 	lost    *AttemptRow // an attempt that ended without success, recorded with it
 	entry   *EntryRow   // an inbox entry that it opens
 	mark    bool        // only MarkStep
-	settles bool        // an intent of this claim that has succeeded
 	effects bool        // a result of a step with an intent: evidence if it cannot be written
 }
 
 // write is what an execution wants to become durable, all of it or nothing.
 type write struct {
 	run   *RunRow // as claimed
-	epoch int64
-	token int64
 	ops   []stepOp
 	end   *runEnd
 	final *RunRow // how the run has ended by it, with its result; nil if it has not
@@ -36,7 +33,7 @@ type write struct {
 // change gives the write in the form that may share a transaction with those of other runs. Few need more than that: what
 // opens a question, records a failed attempt, lets go of a run that is not finished, or has to look first.
 func (q *write) change() (c Change, ok bool) {
-	c = Change{Run: q.run.ID, Epoch: q.epoch, Token: q.token}
+	c = Change{Run: q.run.ID, Epoch: q.run.Epoch, Token: q.run.Token}
 	if q.run.Lost > 0 {
 		return c, false
 	}
@@ -47,7 +44,7 @@ func (q *write) change() (c Change, ok bool) {
 			return c, false
 		case op.insert:
 			c.Insert = append(c.Insert, op.row)
-		case op.settles:
+		case op.effects && op.row.State == StepSucceeded: // an intent of this claim
 			c.Settle = append(c.Settle, op.row)
 		default:
 			return c, false
@@ -144,7 +141,7 @@ var errUnstorable = errors.New("journal row cannot be stored")
 func (e *Engine) apply(ctx context.Context, tx Txn, q *write, unknown bool) ([]StepRow, error) {
 	run, err := e.fence(ctx, tx, q)
 	if err != nil {
-		if unknown && run != nil && q.end != nil && run.Epoch == q.epoch+1 && run.Owner == "" {
+		if unknown && run != nil && q.end != nil && run.Epoch == q.run.Epoch+1 && run.Owner == "" {
 			return nil, nil // the release landed
 		}
 		return nil, err
@@ -189,7 +186,7 @@ func (e *Engine) fence(ctx context.Context, tx Txn, q *write) (*RunRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	if run.Epoch != q.epoch || run.Token != q.token || run.State != Running {
+	if run.Epoch != q.run.Epoch || run.Token != q.run.Token || run.State != Running {
 		return run, fmt.Errorf("run %s is at epoch %d, %s: %w", q.run.ID, run.Epoch, run.State, ErrLeaseLost)
 	}
 	return run, nil

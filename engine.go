@@ -95,6 +95,9 @@ func compare(a, b string) int {
 // Store is the store the engine was made with.
 func (e *Engine) Store() Store { return e.store }
 
+// oneWriter reports whether the store has one write lock for all.
+func (e *Engine) oneWriter() bool { return e.store.Name() == "sqlite" }
+
 // InTx gives a client whose Start takes part in tx, a transaction on the store's database that the caller began and
 // will end. Nothing runs before it has committed, and no worker is woken by it.
 func InTx(e *Engine, tx *sql.Tx) Client { return ClientOn(e, SQLConn(tx)) }
@@ -282,14 +285,22 @@ func (e *Engine) startOne(ctx context.Context, row *RunRow) (*here, error) {
 	return nil, err
 }
 
-// startMany starts runs without keys in one transaction of their own.
+// startBytes is how much may start in one statement. A server takes only so much.
+const startBytes = 64 << 20
+
+// startMany starts runs without keys in one transaction of their own, unless their inputs are too much for a statement.
 func (e *Engine) startMany(ctx context.Context, rows []RunRow) error {
 	if err := e.outside(ctx); err != nil {
 		return err
 	}
 	changes := make([]Change, len(rows))
+	size := 0
 	for i := range rows {
 		changes[i].Start = &rows[i]
+		size += changes[i].size()
+	}
+	if size > startBytes {
+		return ErrOneByOne
 	}
 	if _, err := e.store.Write(ctx, changes); err != nil {
 		return err

@@ -70,9 +70,7 @@ func (x *execution) quiet() bool { return x.quietN.Load() }
 // logger is made when there is something to say, for most runs have nothing.
 func (x *execution) logger() *slog.Logger {
 	x.logOnce.Do(func() {
-		if x.log = x.e.log; x.dry == nil {
-			x.log = x.e.log.With("run", x.row.ID, "workflow", x.row.Workflow)
-		}
+		x.log = x.e.log.With("run", x.row.ID, "workflow", x.row.Workflow)
 	})
 	return x.log
 }
@@ -246,9 +244,7 @@ func (x *execution) end(end *runEnd) {
 		end.fault.Err = nil
 	}
 	x.ending.Store(true)
-	x.mu.Lock()
-	err := x.spoiled
-	x.mu.Unlock()
+	err := x.unstorable()
 	if err == nil {
 		err = x.commit(nil, end)
 	}
@@ -312,7 +308,7 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 }
 
 func (x *execution) write(ops []stepOp, end *runEnd) *write {
-	return &write{run: &x.row, epoch: x.row.Epoch, token: x.row.Token, ops: ops, end: end}
+	return &write{run: &x.row, ops: ops, end: end}
 }
 
 // buffer keeps a result that the body may have before it is durable. It is written with the run's next write, or on
@@ -358,11 +354,11 @@ func (x *execution) report(ops []stepOp) {
 	}
 }
 
-// isSpoiled reports whether a row could not be stored.
-func (x *execution) isSpoiled() bool {
+// unstorable is the error of a row that could not be stored; nil if there is none.
+func (x *execution) unstorable() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.spoiled != nil
+	return x.spoiled
 }
 
 // suspend ends this execution of the body.

@@ -125,7 +125,7 @@ func (s *stepRun) retry(row *StepRow, lost *AttemptRow, d fault.Decision) (again
 	if err := s.wait(d.Wait); err != nil {
 		return false, err
 	}
-	if err := s.x.commit(nil, nil); err != nil || s.x.isSpoiled() {
+	if err := s.x.commit(nil, nil); err != nil || s.x.unstorable() != nil {
 		return false, s.x.suspend()
 	}
 	*s.row = *written

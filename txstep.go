@@ -89,8 +89,7 @@ func (s *stepRun) callTx(ctx context.Context, row *StepRow) (value []byte, f *fa
 	}
 }
 
-// alone reports whether the store has one write lock for all.
-func (t *txTry) alone() bool { return t.s.x.e.store.Name() == "sqlite" }
+func (t *txTry) alone() bool { return t.s.x.e.oneWriter() }
 
 // take makes the run's other writes wait and takes what they have not written yet.
 func (t *txTry) take() {

@@ -191,7 +191,7 @@ func (w *Workflow[In, Out]) Handle(c Client, id RunID) *Handle[Out] {
 	return &Handle[Out]{c.engine(), id, false, nil}
 }
 
-// Handle is a run whose result has the type Out. It holds no resources and is safe for concurrent use.
+// Handle is a run whose result has the type Out. It needs no closing and is safe for concurrent use.
 type Handle[Out any] struct {
 	e     *Engine
 	id    RunID

@@ -50,7 +50,7 @@ const (
 
 func newWriter(e *Engine) *writer {
 	w := &writer{e: e, slots: make(chan struct{}, 8), most: 2}
-	if e.store.Name() == "sqlite" { // there is one write lock, waiting for it in order beats polling for it
+	if e.oneWriter() { // waiting for it in order beats polling for it
 		w.slots, w.most = make(chan struct{}, 1), 1
 	}
 	return w

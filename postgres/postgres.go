@@ -11,6 +11,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,8 +31,8 @@ type Options struct {
 	// Migrate creates the schema, or brings it up to date. Without it a database whose schema is missing or old is
 	// refused with [pawl.ErrSchema]. It needs the right to create tables.
 	Migrate bool
-	// MaxConns bounds the connections, but for one more, which is kept for the renewal of leases, and another one in a
-	// process with a worker, which listens. Zero means 16.
+	// MaxConns bounds the connections, but for those kept for the engine's own use: three for shared writes and claims, one
+	// for the renewal of leases and, in a process with a worker, one that listens. Zero means 16.
 	MaxConns int
 	// NoListen keeps workers from listening for the hints (NOTIFY) by which other processes say that runs are due, and
 	// saves their connection: such runs are then found by polling (pawl.Options.Poll). Hints are sent all the same. It is
@@ -90,7 +93,7 @@ func open(ctx context.Context, cfg *pgx.ConnConfig, o *Options) (*Store, error) 
 		return db
 	}
 	db, lease := pool(cfg, o.maxConns(), weak.look), pool(cfg, 1, weak.look)
-	hot := pool(planned(ctx, cfg), hotConns, weak.lookHot)
+	hot := pool(heated(ctx, cfg), hotConns, weak.lookHot)
 	lease.SetMaxOpenConns(1)
 	hot.SetMaxOpenConns(hotConns)
 	h := hooks.Store{}
@@ -124,11 +127,14 @@ func (s *Store) setUp(ctx context.Context, migrate bool, h hooks.Store) error {
 // DB is the store's pool, for the user's own tables and for [pawl.InTx].
 func (s *Store) DB() *sql.DB { return s.Writer() }
 
-// defaults is in what the connections' own settings are weaker than the protocol needs.
+// defaults is in what the connections' own settings are weaker than the protocol needs, and what is known of their statements.
 type defaults struct {
 	commit atomic.Bool // a commit may be reported before it is durable
 	idle   atomic.Bool // an idle transaction is never ended
-	plans  atomic.Bool // the planner may choose as it likes, or a lock is waited for without end
+	hot    atomic.Bool // a connection for shared writes has not what pgset.Hot says
+
+	names sync.Map     // text of a statement → the name that it is prepared by
+	named atomic.Int64 // how many have one
 }
 
 const selectDefaults = `SELECT current_setting('server_version_num')::bigint, current_setting('server_version'),
@@ -153,21 +159,31 @@ func (d *defaults) look(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// begin sets for this transaction what the connection's defaults lack. Never for the session: behind a pooler that is
-// somebody else's.
+// settings is the statement that sets, for a transaction, what the connection's defaults lack; "" for none. Never for the
+// session: behind a pooler that is somebody else's.
+func (d *defaults) settings(hot bool) string {
+	var set []string
+	if d.commit.Load() {
+		set = append(set, pgset.SetCommit)
+	}
+	if d.idle.Load() {
+		set = append(set, pgset.SetIdle)
+	}
+	if hot {
+		set = append(set, pgset.SetHot)
+	}
+	if set == nil {
+		return ""
+	}
+	return "SELECT " + strings.Join(set, ", ")
+}
+
 func (d *defaults) begin(ctx context.Context, tx *sql.Tx) error {
-	var query string
-	switch commit, idle := d.commit.Load(), d.idle.Load(); {
-	case commit && idle:
-		query = `SELECT ` + pgset.SetCommit + `, ` + pgset.SetIdle
-	case commit:
-		query = `SELECT ` + pgset.SetCommit
-	case idle:
-		query = `SELECT ` + pgset.SetIdle
-	default:
+	set := d.settings(false)
+	if set == "" {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, query)
+	_, err := tx.ExecContext(ctx, set)
 	return err
 }
 
@@ -198,34 +214,30 @@ func tune(ctx context.Context, cfg *pgx.ConnConfig, weak *defaults) error {
 	return nil
 }
 
-// planned is cfg for connections of which nobody else has the use, with the settings of pgset.Plans and pgset.LockTimeout
-// from the start; without, where a pooler refuses such parameters.
-func planned(ctx context.Context, cfg *pgx.ConnConfig) *pgx.ConnConfig {
+// heated is cfg for the connections of shared writes and claims, with the settings of pgset.Hot from the start; without, where
+// a pooler refuses such parameters.
+func heated(ctx context.Context, cfg *pgx.ConnConfig) *pgx.ConnConfig {
 	hot := cfg.Copy()
-	for name, value := range map[string]string{"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "jit": "off",
-		"plan_cache_mode": "force_generic_plan", "lock_timeout": pgset.LockTimeout} {
-		hot.RuntimeParams[name] = value
-	}
+	maps.Copy(hot.RuntimeParams, pgset.Hot)
 	if try(ctx, hot, new(defaults)) != nil {
 		return cfg
 	}
 	return hot
 }
 
-const selectPlans = `SELECT current_setting('enable_mergejoin') = 'on' OR current_setting('lock_timeout') = '0'`
+const selectHot = `SELECT current_setting('enable_mergejoin') = 'on' OR current_setting('lock_timeout') = '0'`
 
-// lookHot is look for such a connection: a pooler may have taken the parameters and done nothing with them. Each transaction
-// makes the settings then.
+// lookHot is look for such a connection: a pooler may have taken the parameters and done nothing with them.
 func (d *defaults) lookHot(ctx context.Context, conn *pgx.Conn) error {
 	if err := d.look(ctx, conn); err != nil {
 		return err
 	}
 	var lacks bool
-	if err := conn.QueryRow(ctx, selectPlans).Scan(&lacks); err != nil {
+	if err := conn.QueryRow(ctx, selectHot).Scan(&lacks); err != nil {
 		return fmt.Errorf("read the connection's settings: %w", err)
 	}
 	if lacks {
-		d.plans.Store(true)
+		d.hot.Store(true)
 	}
 	return nil
 }

@@ -6,15 +6,11 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/pawlrun/pawl/internal/pgset"
 	"github.com/pawlrun/pawl/internal/sqlstore"
 )
 
@@ -22,24 +18,6 @@ const (
 	begin  = "BEGIN ISOLATION LEVEL READ COMMITTED"
 	commit = "COMMIT"
 )
-
-// settings is the statement that makes the settings which the connections lack, "" for none.
-func (d *defaults) settings() string {
-	var set []string
-	if d.plans.Load() {
-		set = append(set, pgset.Plans, pgset.SetLockTimeout)
-	}
-	if d.commit.Load() {
-		set = append(set, pgset.SetCommit)
-	}
-	if d.idle.Load() {
-		set = append(set, pgset.SetIdle)
-	}
-	if set == nil {
-		return ""
-	}
-	return "SELECT " + strings.Join(set, ", ")
-}
 
 // whole runs fn, which sends a transaction as a whole, on the driver's own connection, and leaves none open there.
 func whole(ctx context.Context, conn *sql.Conn, fn func(*pgx.Conn) error) error {
@@ -68,7 +46,7 @@ func (d *defaults) send(ctx context.Context, conn *sql.Conn, calls []sqlstore.Ca
 func (d *defaults) sendOn(ctx context.Context, c *pgx.Conn, calls []sqlstore.Call) (err error) {
 	b := &pgx.Batch{}
 	b.Queue(begin)
-	if set := d.settings(); set != "" {
+	if set := d.settings(d.hot.Load()); set != "" {
 		b.Queue(set)
 	}
 	first := b.Len()
@@ -109,13 +87,13 @@ func (d *defaults) sendOn(ctx context.Context, c *pgx.Conn, calls []sqlstore.Cal
 func (d *defaults) sendBatch(ctx context.Context, conn *sql.Conn, statements []sqlstore.Batch) (first string, err error) {
 	all := make([]sqlstore.Batch, 0, len(statements)+3)
 	all = append(all, sqlstore.Batch{Text: begin})
-	if set := d.settings(); set != "" {
+	if set := d.settings(d.hot.Load()); set != "" {
 		all = append(all, sqlstore.Batch{Text: set})
 	}
 	from := len(all)
 	all = append(append(all, statements...), sqlstore.Batch{Text: commit})
 	err = whole(ctx, conn, func(c *pgx.Conn) (err error) {
-		first, err = sendArrays(ctx, c, all, from)
+		first, err = d.sendArrays(ctx, c, all, from)
 		return err
 	})
 	return first, err
@@ -123,11 +101,11 @@ func (d *defaults) sendBatch(ctx context.Context, conn *sql.Conn, statements []s
 
 var binary = []int16{pgx.BinaryFormatCode} // for all parameters
 
-func sendArrays(ctx context.Context, c *pgx.Conn, statements []sqlstore.Batch, from int) (first string, err error) {
+func (d *defaults) sendArrays(ctx context.Context, c *pgx.Conn, statements []sqlstore.Batch, from int) (first string, err error) {
 	prepared := make([]*pgconn.StatementDescription, len(statements))
 	if keeps(c) {
 		for i := range statements {
-			if prepared[i], err = c.Prepare(ctx, nameOf(statements[i].Text), statements[i].Text); err != nil {
+			if prepared[i], err = c.Prepare(ctx, d.nameOf(statements[i].Text), statements[i].Text); err != nil {
 				return "", err
 			}
 		}
@@ -170,15 +148,11 @@ func keeps(c *pgx.Conn) bool {
 	return c.Config().DefaultQueryExecMode == pgx.QueryExecModeCacheStatement
 }
 
-var (
-	names  sync.Map // text of a statement → its name
-	serial atomic.Int64
-)
-
-func nameOf(text string) string {
-	if name, ok := names.Load(text); ok {
+// nameOf gives a statement the name that it is prepared by.
+func (d *defaults) nameOf(text string) string {
+	if name, ok := d.names.Load(text); ok {
 		return name.(string)
 	}
-	name, _ := names.LoadOrStore(text, fmt.Sprintf("pawl_%d", serial.Add(1)))
+	name, _ := d.names.LoadOrStore(text, fmt.Sprintf("pawl_%d", d.named.Add(1)))
 	return name.(string)
 }

@@ -2,6 +2,12 @@
 // made for the transaction only: behind a pooler the session is somebody else's.
 package pgset
 
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
 // IdleTimeout ends a transaction whose process has frozen while it held a lock that other workers wait for.
 const IdleTimeout = "60s"
 
@@ -16,14 +22,23 @@ const (
 	CASE WHEN current_setting('idle_in_transaction_session_timeout') = '0' THEN ` + SetIdle + ` END`
 )
 
-// Plans allows the planner nothing in this transaction that reads a whole table or index where a look-up serves: a statement
-// that is planned while the tables are small keeps its plan. It is a select list.
-const Plans = `set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-	set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)`
+// Hot is for transactions that many runs share and for claims. The planner may choose nothing that reads a whole table or index
+// where a look-up serves, for a statement that is planned while the tables are small keeps its plan. And a row that somebody
+// is adding or changing is not waited for: one run must not hold up the others.
+var Hot = map[string]string{
+	"enable_hashjoin":  "off",
+	"enable_mergejoin": "off",
+	"enable_seqscan":   "off",
+	"jit":              "off",
+	"plan_cache_mode":  "force_generic_plan",
+	"lock_timeout":     "100ms",
+}
 
-// LockTimeout bounds, in a transaction that many runs share, the wait for a row that somebody is adding or changing. One
-// run must not hold up the others.
-const LockTimeout = "100ms"
-
-// SetLockTimeout makes that setting.
-const SetLockTimeout = `set_config('lock_timeout', '` + LockTimeout + `', true)`
+// SetHot makes these settings.
+var SetHot = func() string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(Hot)) {
+		all = append(all, "set_config('"+name+"', '"+Hot[name]+"', true)")
+	}
+	return strings.Join(all, ", ")
+}()

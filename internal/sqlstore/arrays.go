@@ -16,8 +16,8 @@ type Batch struct {
 	Args [][]byte
 }
 
-// The statements of a batch, each for all its rows: the values come as an array a column. {clock} of a statement is the time
-// that the first one has read and left in a setting of the transaction, so that all have the same.
+// The statements of a batch, each for all its rows: the values come as an array a column. batchClock is the time that
+// the first one has read and left in a setting of the transaction, so that all have the same.
 //
 // A guard divides by zero if a row is missing, which undoes the batch: that is rare, and the rows are then written one by
 // one. No lock is waited for: one run whose row somebody holds must not hold up the others. LATERAL and OFFSET 0 keep the

@@ -196,7 +196,7 @@ func explainPostgres(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []st
 	exec("SET plan_cache_mode = force_generic_plan")
 	if hot.Sent { // whatever the connection has: its own settings must do
 		exec("SET enable_seqscan = on")
-		exec("SELECT " + pgset.Plans)
+		exec("SELECT " + pgset.SetHot)
 	}
 	exec("PREPARE hot AS " + hot.Text)
 	defer exec("DEALLOCATE hot")

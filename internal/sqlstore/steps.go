@@ -77,7 +77,7 @@ func (t *txn) Steps(ctx context.Context, run pawl.RunID, after string, limit int
 }
 
 const selectOpenSteps = `SELECT ` + stepColumns + `, value, input FROM pawl_steps
-WHERE run = $1 AND state IN ('in_flight', 'retrying', 'uncertain') ORDER BY name`
+WHERE run = $1 AND state IN ` + openStates + ` ORDER BY name`
 
 // OpenSteps reads the run's part of the primary key. An index over the state would cost every result more than this.
 func (t *txn) OpenSteps(ctx context.Context, run pawl.RunID) ([]pawl.StepRow, error) {

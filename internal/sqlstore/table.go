@@ -3,6 +3,8 @@ package sqlstore
 import (
 	"encoding/binary"
 
+	"github.com/google/uuid"
+
 	"github.com/pawlrun/pawl"
 )
 
@@ -72,8 +74,8 @@ func (t *table) text(v string) {
 	case v == "":
 		c.none()
 	case t.types[t.column-1] == 'u':
-		c.buf = append(binary.BigEndian.AppendUint32(c.buf, 16), make([]byte, 16)...)
-		parseID(v, c.buf[len(c.buf)-16:])
+		id, _ := uuid.Parse(v) // what is none gives one that names nothing
+		c.buf = append(binary.BigEndian.AppendUint32(c.buf, 16), id[:]...)
 	default:
 		c.buf = append(binary.BigEndian.AppendUint32(c.buf, uint32(len(v))), v...)
 	}
@@ -148,22 +150,4 @@ func (t *table) args() [][]byte {
 		args[i] = c.buf
 	}
 	return args
-}
-
-// parseID reads a UUID as this module writes them; what is none gives one that names nothing.
-func parseID(s string, id []byte) {
-	n := 0
-	for i := 0; i < len(s) && n < 32; i++ {
-		c := s[i]
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c && c <= 'f':
-			c -= 'a' - 10
-		default:
-			continue
-		}
-		id[n/2] |= c << (4 * (1 - n%2))
-		n++
-	}
 }
