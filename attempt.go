@@ -59,6 +59,9 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 	if err := s.admit(); err != nil {
 		return nil, err
 	}
+	if c.wait != nil {
+		return s.await()
+	}
 	if c.intent() && c.kind != fault.KindRepeatable {
 		if s.in, err = x.e.seal(json); err != nil {
 			return nil, misuse(x, path, fault.ReasonTooLarge, "input: "+err.Error())
@@ -275,7 +278,7 @@ func (s *stepRun) first() error {
 		s.row, x.j.rows[s.path] = row, row
 		x.buffer(op)
 		return x.waitFor(row)
-	case s.c.kind == fault.KindRepeatable || !otherBuild(x.row.Builds, x.w.id.Build):
+	case s.c.kind == fault.KindRepeatable || s.c.kind.Waits() || !otherBuild(x.row.Builds, x.w.id.Build):
 		return nil
 	}
 	old := x.j.lookalike(s.c.kind, s.hash)

@@ -19,7 +19,9 @@ type stepOp struct {
 	lost    *AttemptRow // an attempt that ended without success, recorded with it
 	entry   *EntryRow   // an inbox entry that it opens
 	mark    bool        // only MarkStep
-	effects bool        // a result of a step with an intent: evidence if it cannot be written
+	// also runs in the transaction, before the row is written, and may change it; errSettled leaves it as it is stored.
+	also    func(ctx context.Context, tx Txn, row *StepRow, now int64) error
+	effects bool // a result of a step with an intent: evidence if it cannot be written
 }
 
 // write is what an execution wants to become durable, all of it or nothing.
@@ -40,7 +42,7 @@ func (q *write) change() (c Change, ok bool) {
 	for i := range q.ops {
 		op := &q.ops[i]
 		switch {
-		case op.mark, op.lost != nil, op.entry != nil:
+		case op.mark, op.lost != nil, op.entry != nil, op.also != nil:
 			return c, false
 		case op.insert:
 			c.Insert = append(c.Insert, op.row)
@@ -206,7 +208,8 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 			if err != nil {
 				return nil, false, err
 			}
-			if there != nil && there.State == row.State && there.Attempt == row.Attempt && there.Epoch == row.Epoch {
+			same := there != nil && there.Attempt == row.Attempt && there.Epoch == row.Epoch
+			if same && (there.State == row.State || op.also != nil && (op.insert || there.State.Finished())) {
 				*row = *there
 				continue
 			}
@@ -219,6 +222,22 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 }
 
 func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) error {
+	if op.also != nil {
+		err := op.also(ctx, tx, op.row, now)
+		if errors.Is(err, errSettled) {
+			stored, err := tx.Step(ctx, op.row.Run, op.row.Name)
+			if err == nil && stored == nil {
+				err = ErrNotFound
+			}
+			if err == nil {
+				*op.row = *stored
+			}
+			return err
+		}
+		if err != nil {
+			return err
+		}
+	}
 	switch {
 	case op.mark:
 		return tx.MarkStep(ctx, op.row)

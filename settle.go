@@ -75,9 +75,22 @@ func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.F
 	if err != nil {
 		return err
 	}
+	now, err := tx.Now(ctx)
+	if err != nil {
+		return err
+	}
 	unknown := 0
 	for i := range open {
 		row := &open[i]
+		if row.State == StepWaiting {
+			why := fault.ReasonRunEnded
+			if state == Cancelled {
+				why = fault.ReasonRunCanceled
+			}
+			if err := closeWait(ctx, tx, row, why, now); err != nil {
+				return err
+			}
+		}
 		if row.State == StepInFlight {
 			if err := closeInFlight(ctx, tx, row); err != nil {
 				return err
@@ -148,7 +161,7 @@ func settle(ctx context.Context, tx Txn, run *RunRow, now int64, end *runEnd) er
 	switch {
 	case w.ready, run.CancelAt > 0 && !end.cancels && !w.asked: // a cancel it has not seen: the body goes on to its compensation
 		run.State, run.Due = Queued, now
-	case w.due > 0:
+	case w.due > 0 || w.waits:
 		run.State, run.Due = Waiting, w.due
 	default:
 		run.State, run.Due = Blocked, 0
@@ -165,6 +178,7 @@ func (o waitOn) unseen(row *StepRow) bool {
 // outlook is what the steps that a body waits for have come to.
 type outlook struct {
 	ready bool  // one of them, or nothing, is waited for
+	waits bool  // one waits for something that will wake the run
 	asked bool  // a person is asked about one
 	due   int64 // when the first may go on by itself; 0 never
 }
@@ -193,6 +207,8 @@ func look(ctx context.Context, tx Txn, id RunID, now int64, on []waitOn) (w outl
 			if err := tx.OpenEntry(ctx, uncertainEntry(row, "")); err != nil {
 				return w, err
 			}
+		case row.State == StepWaiting && (row.NextAt == 0 || row.NextAt > now):
+			w.waits, next = true, row.NextAt
 		case row.State == StepRetrying && row.NextAt > now:
 			next = row.NextAt
 		default:

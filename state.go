@@ -59,6 +59,7 @@ type StepState string
 
 // The states of a step.
 const (
+	StepWaiting   StepState = "waiting"   // a wait: for a time, an event, a decision, another run
 	StepInFlight  StepState = "in_flight" // the intent is on record, the effect may be happening
 	StepRetrying  StepState = "retrying"  // not in progress, will be tried again at a stored time
 	StepUncertain StepState = "uncertain" // nobody knows whether the effect happened
@@ -70,6 +71,7 @@ const (
 // stepMoves is the transition table of steps. A step without an intent (Repeatable, Tx in the store's database) is
 // inserted in the state its first attempt ended in, and goes from retrying to its end directly.
 var stepMoves = map[StepState][]StepState{
+	StepWaiting:   {StepSucceeded, StepFailed},
 	StepInFlight:  {StepInFlight, StepSucceeded, StepFailed, StepRetrying, StepUncertain},
 	StepRetrying:  {StepInFlight, StepRetrying, StepSucceeded, StepFailed, StepUncertain},
 	StepUncertain: {StepSucceeded, StepRetrying, StepGivenUp},
@@ -80,7 +82,7 @@ var stepMoves = map[StepState][]StepState{
 
 // StepStates lists all states in the order a step meets them.
 func StepStates() []StepState {
-	return []StepState{StepInFlight, StepRetrying, StepUncertain, StepSucceeded, StepFailed, StepGivenUp}
+	return []StepState{StepWaiting, StepInFlight, StepRetrying, StepUncertain, StepSucceeded, StepFailed, StepGivenUp}
 }
 
 // Finished reports whether the step's row never changes any more.

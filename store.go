@@ -144,7 +144,7 @@ type StepRows interface {
 	// Steps returns up to limit rows with names after after, in byte order of the name. Values longer than 4 KiB and
 	// inputs are left out, ValueSize tells.
 	Steps(ctx context.Context, run RunID, after string, limit int) ([]StepRow, error)
-	// OpenSteps returns the rows that are in flight, retrying or uncertain, with inputs.
+	// OpenSteps returns the rows that are waiting, in flight, retrying or uncertain, with inputs.
 	OpenSteps(ctx context.Context, run RunID) ([]StepRow, error)
 	// InsertStep adds a row with a plain INSERT; ErrStepExists if the name is taken.
 	InsertStep(ctx context.Context, row *StepRow) error
@@ -345,7 +345,7 @@ type StepRow struct {
 	Settle      int64 // how much later the far end may still act, in microseconds
 	FirstIntent int64 // first intent in the lineage
 	KeyTTL      int64 // microseconds
-	NextAt      int64 // retrying: not before
+	NextAt      int64 // retrying: not before; waiting: until, 0 for as long as it takes
 	FirstTry    int64 // begin of the first attempt of this round, for the elapsed budget
 	Unknown     int   // attempts of this round that ended outcome_unknown
 	Round       int   // attempts before this round; a resume after "limit" begins a new one

@@ -14,7 +14,18 @@ const (
 	KindTx
 	// KindOnce: a second execution would do harm.
 	KindOnce
+	// KindTimer waits for a time. This kind and those below have no effect that could happen twice.
+	KindTimer
+	// KindEvent waits for an event.
+	KindEvent
+	// KindGate waits for the decision of a person.
+	KindGate
+	// KindChild waits for the end of another run.
+	KindChild
 )
+
+// Waits reports whether a step of kind k waits for something and has no effect of its own.
+func (k Kind) Waits() bool { return k >= KindTimer && k <= KindChild }
 
 // String returns the stored text, "repeatable" for [KindRepeatable]; "kind(9)" outside the constants.
 func (k Kind) String() string {
@@ -27,12 +38,20 @@ func (k Kind) String() string {
 		return "tx"
 	case KindOnce:
 		return "once"
+	case KindTimer:
+		return "timer"
+	case KindEvent:
+		return "event"
+	case KindGate:
+		return "gate"
+	case KindChild:
+		return "child"
 	}
 	return outside("kind", k)
 }
 
 // MarshalText returns the text of [Kind.String]. A value outside the constants, zero included, is an error.
-func (k Kind) MarshalText() ([]byte, error) { return enumText("kind", k, KindOnce) }
+func (k Kind) MarshalText() ([]byte, error) { return enumText("kind", k, KindChild) }
 
 // UnmarshalText accepts exactly what [Kind.MarshalText] writes; anything else is an error and leaves k alone.
-func (k *Kind) UnmarshalText(text []byte) error { return enumParse("kind", text, KindOnce, k) }
+func (k *Kind) UnmarshalText(text []byte) error { return enumParse("kind", text, KindChild, k) }

@@ -15,6 +15,7 @@ var meanings = map[Reason]meaning{
 	ReasonWorkerShutdown: {Canceled, OutcomeMaybeExecuted, "Nothing to do: the run goes on elsewhere."},
 	ReasonLeaseLost:      {Canceled, OutcomeMaybeExecuted, "Look for a stalled process or database."},
 	ReasonSiblingFailed:  {Canceled, OutcomeMaybeExecuted, "Look at the branch that failed."},
+	ReasonRunEnded:       {Canceled, OutcomeMaybeExecuted, "Nothing to do."},
 
 	ReasonUnrecognized:       {OutcomeUnknown, OutcomeMaybeExecuted, "Wrap the error in the step by what is known about it."},
 	ReasonPanic:              {OutcomeUnknown, OutcomeMaybeExecuted, "Fix the code."},

@@ -24,6 +24,8 @@ const (
 	ReasonLeaseLost Reason = "lease_lost"
 	// ReasonSiblingFailed: another branch of the group failed.
 	ReasonSiblingFailed Reason = "sibling_failed"
+	// ReasonRunEnded: the run ended while one of its branches was waiting.
+	ReasonRunEnded Reason = "run_ended"
 )
 
 // The causes with which the engine ends a run's context. They are the reasons themselves, so that

@@ -40,7 +40,8 @@ var rules = []rule{
 	{levelError, "I3", `SELECT r.id, CAST(r.owner AS TEXT), r.claimed FROM pawl_runs r
 		WHERE r.owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM pawl_workers w WHERE w.id = r.owner)`,
 		"its owner %s has no row, so that its lease can never expire", "any worker repairs this within a minute"},
-	{levelError, "I3", `SELECT id, state, NULL FROM pawl_runs r WHERE state = 'waiting' AND (owner IS NOT NULL OR due IS NULL)`,
+	{levelError, "I3", `SELECT id, state, NULL FROM pawl_runs r WHERE state = 'waiting' AND (owner IS NOT NULL OR due IS NULL
+		AND NOT EXISTS (SELECT 1 FROM pawl_steps s WHERE s.run = r.id AND s.state = 'waiting'))`,
 		"the run is %s, but nothing will wake it", lookCloser},
 	{levelError, "I3", `SELECT id, state, NULL FROM pawl_runs r WHERE state = 'blocked' AND (owner IS NOT NULL OR due IS NOT NULL
 		OR NOT EXISTS (SELECT 1 FROM pawl_inbox e WHERE e.run = r.id AND e.closed IS NULL))`,

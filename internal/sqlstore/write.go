@@ -34,7 +34,7 @@ func (s *Store) Write(ctx context.Context, changes []pawl.Change) (now int64, er
 }
 
 // openStates are the states of steps that keep a run from its end.
-const openStates = `('in_flight', 'retrying', 'uncertain')`
+const openStates = `('waiting', 'in_flight', 'retrying', 'uncertain')`
 
 const (
 	rowFence = `SELECT 1 FROM pawl_runs{byid} WHERE id = $1 AND epoch = $2 AND token = $3 AND state = 'running'`

@@ -63,9 +63,9 @@ CREATE INDEX pawl_runs_lineage ON pawl_runs (lineage) WHERE lineage <> id;
 CREATE TABLE pawl_steps (
 	run          {id}    NOT NULL,
 	name         TEXT{c} NOT NULL,
-	kind         TEXT    NOT NULL CHECK (kind IN ('repeatable', 'keyed', 'tx', 'once')),
+	kind         TEXT    NOT NULL CHECK (kind IN ('repeatable', 'keyed', 'tx', 'once', 'timer', 'event', 'gate', 'child')),
 	state        TEXT    NOT NULL
-		CHECK (state IN ('in_flight', 'retrying', 'uncertain', 'succeeded', 'failed', 'given_up')),
+		CHECK (state IN ('waiting', 'in_flight', 'retrying', 'uncertain', 'succeeded', 'failed', 'given_up')),
 	attempt      INTEGER NOT NULL,
 	epoch        INTEGER NOT NULL,
 	op_key       TEXT,
