@@ -28,7 +28,7 @@ func TestEnumTextsRoundTrip(t *testing.T) {
 		{"repeatable", fault.KindRepeatable, new(fault.Kind)},
 		{"keyed", fault.KindKeyed, new(fault.Kind)},
 		{"tx", fault.KindTx, new(fault.Kind)},
-		{"once", fault.KindOnce, new(fault.Kind)},
+		{"once", fault.KindOnce, new(fault.Kind)}, {"child", fault.KindChild, new(fault.Kind)},
 	}
 	for _, row := range rows {
 		text, err := row.from.MarshalText()
@@ -49,7 +49,7 @@ func TestEnumTextsRoundTrip(t *testing.T) {
 
 func TestEnumRefusesWhatItIsNot(t *testing.T) {
 	for _, v := range []encoding.TextMarshaler{
-		fault.Class(0), fault.Class(9), fault.Outcome(0), fault.Outcome(4), fault.Kind(0), fault.Kind(5),
+		fault.Class(0), fault.Class(9), fault.Outcome(0), fault.Outcome(4), fault.Kind(0), fault.Kind(9),
 	} {
 		if text, err := v.MarshalText(); err == nil {
 			t.Errorf("a value outside the constants is not written: got %q", text)
