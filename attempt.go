@@ -14,6 +14,7 @@ import (
 // stepRun is one call of a step that has no final row yet.
 type stepRun struct {
 	x    *execution
+	b    *branch
 	c    *stepCall
 	path string
 	row  *StepRow // as stored, nil if there is none
@@ -30,29 +31,29 @@ type stepRun struct {
 // step is the core of all verbs: it consults the journal and executes only what is not finished.
 func (r *Run) step(c *stepCall) ([]byte, error) {
 	x, path := r.x, r.path(c.name)
-	if !r.branch.TryLock() {
+	b := r.branch
+	if !b.mu.TryLock() {
 		return nil, misuse(x, path, fault.ReasonNestedStep,
 			"another step of this branch is running: steps do not nest, and a Run serves one goroutine (parallel branches need a Group)")
 	}
-	defer r.branch.Unlock()
-	if x.closed.Load() { // a goroutine that the body left behind
-		return nil, ErrSuspended
+	defer b.mu.Unlock()
+	if err := b.enter(path); err != nil {
+		return nil, err
 	}
 	json, hash, err := r.input(c, path)
 	if err != nil {
 		return nil, err
 	}
-	if x.j.visited[path] {
-		return nil, x.twice(path)
+	row, first := x.j.visit(path)
+	switch {
+	case !first:
+		return nil, b.twice(path)
+	case row != nil && row.State.Finished():
+		return b.reuse(row, hash)
+	case x.dry != nil:
+		return nil, b.rehearse(c, path, row)
 	}
-	row := x.j.visit(path)
-	if row != nil && row.State.Finished() {
-		return x.reuse(row, hash)
-	}
-	if x.dry != nil {
-		return nil, x.rehearse(c, path, row)
-	}
-	s := &stepRun{x: x, c: c, path: path, row: row, hash: hash, base: x.ctx}
+	s := &stepRun{x: x, b: b, c: c, path: path, row: row, hash: hash, base: b.ctx}
 	if r.shield {
 		s.base = x.life
 	}
@@ -70,8 +71,8 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 	if c.intent() {
 		s.key = x.row.opKey(x.w.space, path)
 	}
-	x.running(path)
-	defer x.running("")
+	x.begins(path)
+	defer x.ends(path)
 	x.e.hooks.Reach(hooks.StepReached, string(x.row.ID), path)
 	if value, err, done := s.resume(); done {
 		return value, err
@@ -94,20 +95,20 @@ func (r *Run) input(c *stepCall, path string) (json, hash []byte, err error) {
 }
 
 // twice answers the second call of one name: a mistake, or a loop that goes on after the suspension.
-func (x *execution) twice(path string) error {
-	if x.suspended {
-		return x.refuse()
+func (b *branch) twice(path string) error {
+	if b.over.Load() {
+		return b.refuse()
 	}
-	return misuse(x, path, fault.ReasonDuplicateStep, "the name is used twice in this run: give each item of a loop its own scope with run.Item")
+	return misuse(b.x, path, fault.ReasonDuplicateStep, "the name is used twice in this run: give each item of a loop its own scope with run.Item")
 }
 
 // rehearse is a step of a plan's replay: the first one without a finished row ends it.
-func (x *execution) rehearse(c *stepCall, path string, row *StepRow) error {
-	if x.suspended {
-		return x.refuse()
+func (b *branch) rehearse(c *stepCall, path string, row *StepRow) error {
+	if b.over.Load() {
+		return b.refuse()
 	}
-	x.dry.reach(c, path, row)
-	return x.suspend()
+	b.x.dry.reach(c, path, row)
+	return b.suspend()
 }
 
 // misuse is an error in how a step is called. It is the same on every execution, so it needs no row.
@@ -132,8 +133,9 @@ func (r *Run) usable(c *stepCall) error {
 }
 
 // reuse returns what a finished row holds.
-func (x *execution) reuse(row *StepRow, hash []byte) ([]byte, error) {
-	if x.j.passed >= x.j.loaded && !x.suspended {
+func (b *branch) reuse(row *StepRow, hash []byte) ([]byte, error) {
+	x := b.x
+	if x.j.allPassed() && !b.over.Load() {
 		x.quietN.Store(false)
 	}
 	if !slices.Equal(row.InputHash, hash) && !slices.Equal(row.OtherHash, hash) && row.TakenFrom == "" && x.dry == nil && x.ctx.Err() == nil {
@@ -148,18 +150,18 @@ func (x *execution) reuse(row *StepRow, hash []byte) ([]byte, error) {
 		full, err := x.full(row.Name)
 		if err != nil {
 			x.logger().Error("stored result could not be read", "step", row.Name, "err", err)
-			return nil, x.later()
+			return nil, b.later()
 		}
 		value = full.Value
 	}
-	return x.opened(row.Name, value)
+	return b.opened(row.Name, value)
 }
 
 // opened is the JSON of a stored result.
-func (x *execution) opened(step string, value []byte) ([]byte, error) {
-	json, err := x.e.open(value)
+func (b *branch) opened(step string, value []byte) ([]byte, error) {
+	json, err := b.x.e.open(value)
 	if err != nil {
-		return nil, x.undecodable(step, err)
+		return nil, b.undecodable(step, err)
 	}
 	return json, nil
 }
@@ -187,16 +189,17 @@ func (x *execution) full(name string) (row *StepRow, err error) {
 func (s *stepRun) admit() error {
 	x := s.x
 	x.mu.Lock()
-	failed, spoiled := x.failed, x.spoiled
+	spoiled := x.spoiled
 	x.mu.Unlock()
 	switch {
-	case x.suspended:
-		return x.refuse()
-	case x.closed.Load(), failed != nil, spoiled != nil, x.hold.Err() != nil:
-		return x.suspend()
+	case s.b.over.Load():
+		return s.b.refuse()
+	case spoiled != nil, x.stopped():
+		return s.b.suspend()
 	case x.life.Err() != nil, x.w.stopping.Load():
-		x.released = true
-		return x.suspend()
+		return s.b.release(0)
+	case s.base.Err() != nil && s.b.orphaned():
+		return s.orphaned()
 	case s.base.Err() != nil && (s.row == nil || !s.row.Foreign || s.row.State != StepInFlight):
 		return &Error{Run: x.row.ID, Step: s.path, Fault: fault.Fault{Class: fault.Canceled, Reason: fault.ReasonRunCanceled,
 			Outcome: fault.OutcomeNotSent, Message: "the run is cancelled, the step was not begun"}}
@@ -215,12 +218,12 @@ func (s *stepRun) resume() (value []byte, err error, done bool) {
 		full, err := x.full(row.Name)
 		if err != nil {
 			x.logger().Error("stored input could not be read", "step", row.Name, "err", err)
-			return nil, x.later(), true
+			return nil, s.b.later(), true
 		}
 		row.Input = full.Input
 	}
 	if s.inputChanged() {
-		return nil, x.ask(AskInputChanged, s.path, fmt.Sprintf("attempt %d of %s %q may have been sent with another input than the one it would have now", row.Attempt, row.Kind, s.path)), true
+		return nil, s.question(AskInputChanged, fmt.Sprintf("attempt %d of %s %q may have been sent with another input than the one it would have now", row.Attempt, row.Kind, s.path)), true
 	}
 	if err := s.adopt(row); err != nil {
 		return nil, err, true
@@ -246,7 +249,7 @@ func (s *stepRun) resume() (value []byte, err error, done bool) {
 func (s *stepRun) adopt(row *StepRow) (err error) {
 	if row.UseStored {
 		if s.use, err = s.x.e.open(row.Input); err != nil {
-			return s.x.undecodable(s.path, err)
+			return s.b.undecodable(s.path, err)
 		}
 		s.hash, s.in = row.InputHash, row.Input
 	}
@@ -264,8 +267,8 @@ func (s *stepRun) first() error {
 	x := s.x
 	effect := s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed
 	switch {
-	case len(x.j.rows) >= maxSteps:
-		return x.ask(AskLimit, s.path, fmt.Sprintf("the run has %d steps, the limit: split it, or make it a batch", maxSteps))
+	case x.j.size() >= maxSteps:
+		return s.question(AskLimit, fmt.Sprintf("the run has %d steps, the limit: split it, or make it a batch", maxSteps))
 	case effect && x.row.Restored > 0:
 		row := s.next(nil)
 		row.State = StepUncertain
@@ -275,9 +278,9 @@ func (s *stepRun) first() error {
 		}
 		op := stepOp{row: row, insert: true, entry: uncertainEntry(row,
 			fmt.Sprintf("the database was restored from a backup; %s %q may have happened after the backup was made", row.Kind, row.Name))}
-		s.row, x.j.rows[s.path] = row, row
+		s.keep(row)
 		x.buffer(op)
-		return x.waitFor(row)
+		return s.b.waitFor(row)
 	case s.c.kind == fault.KindRepeatable || s.c.kind.Waits() || !otherBuild(x.row.Builds, x.w.id.Build):
 		return nil
 	}
@@ -285,9 +288,20 @@ func (s *stepRun) first() error {
 	if old == nil || x.j.answered(AskRenamed, s.path) == AnswerRunIt {
 		return nil
 	}
-	err := x.ask(AskRenamed, s.path, fmt.Sprintf("%s %q is new in this build and has the input of %q, which is finished and was not visited: renamed?", s.c.kind, s.path, old.Name))
-	x.blocked.Other = old.Name
-	return err
+	en := x.entry(AskRenamed, s.path, fmt.Sprintf("%s %q is new in this build and has the input of %q, which is finished and was not visited: renamed?", s.c.kind, s.path, old.Name))
+	en.Other = old.Name
+	return s.b.ask(en)
+}
+
+// question suspends the body by a question about the whole run, to which this step has led.
+func (s *stepRun) question(kind EntryKind, detail string) error {
+	return s.b.ask(s.x.entry(kind, s.path, detail))
+}
+
+// keep makes row the step's in memory.
+func (s *stepRun) keep(row *StepRow) {
+	s.row = row
+	s.x.j.put(row)
 }
 
 // inputChanged: an effect that may have been sent would be sent again with another input.
@@ -331,18 +345,18 @@ func (s *stepRun) attempts() ([]byte, error) {
 	for {
 		if s.row != nil && s.row.State == StepRetrying && s.expired() && s.maybeSent() { // the key ran out while it waited
 			s.markUncertain(s.row, nil)
-			return nil, x.waitFor(s.row)
+			return nil, s.b.waitFor(s.row)
 		}
 		row := s.next(s.row)
 		if !s.ready(row) {
-			return nil, x.suspend()
+			return nil, s.b.suspend()
 		}
 		began := time.Now()
 		value, f := s.call(row)
 		row.Usage.Latency = time.Since(began)
 		if f == nil {
 			s.succeed(row, value)
-			return x.opened(row.Name, value)
+			return s.b.opened(row.Name, value)
 		}
 		again, err := s.fail(row, f)
 		if !again {
@@ -456,7 +470,7 @@ func (s *stepRun) writeIntent(row *StepRow) error {
 	if err := s.x.commit([]stepOp{op}, nil); err != nil {
 		return err
 	}
-	s.row, s.x.j.rows[s.path] = row, row
+	s.keep(row)
 	s.x.e.hooks.Reach(hooks.IntentWritten, string(row.Run), row.Name)
 	return nil
 }
@@ -495,15 +509,24 @@ func (s *stepRun) move(row *StepRow, state StepState) stepOp {
 	if prev != nil {
 		op.attempt = prev.Attempt
 	}
-	s.row, s.x.j.rows[s.path] = row, row
+	s.keep(row)
 	return op
 }
 
-// running notes which step is running, for those who look at the worker.
-func (x *execution) running(path string) {
+// begins and ends note which steps are running, for those who look at the worker.
+func (x *execution) begins(path string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.step, x.since = path, time.Now()
+	if x.steps == nil {
+		x.steps = make(map[string]time.Time, 1)
+	}
+	x.steps[path] = time.Now()
+}
+
+func (x *execution) ends(path string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.steps, path)
 }
 
 // hashOf is the input hash: SHA-256 of the canonical JSON.

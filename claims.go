@@ -167,7 +167,7 @@ func (w *worker) free1() {
 
 // begin executes a claimed run in a goroutine of its own. h, unless it is nil, gets to know how that ended.
 func (w *worker) begin(c Claimed, h *here) {
-	x := &execution{e: w.e, w: w, row: c.Row, from: c.From, lost: c.Owner, before: c.Before}
+	x := &execution{e: w.e, w: w, row: c.Row, from: c.From, lost: c.Owner, before: c.Before, writing: newTurn()}
 	x.hold, x.drop = context.WithCancelCause(w.hold)
 	x.life, x.stop = context.WithCancelCause(x.hold)
 	x.ctx, x.quit = context.WithCancelCause(x.life)
@@ -191,9 +191,9 @@ func (w *worker) begin(c Claimed, h *here) {
 			w.mu.Unlock()
 			w.free1()
 			if h != nil {
-				x.writing.Lock()
+				x.writing.take()
 				h.final = x.final
-				x.writing.Unlock()
+				x.writing.leave()
 				close(h.done)
 			}
 		}()

@@ -209,7 +209,12 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 				return nil, false, err
 			}
 			same := there != nil && there.Attempt == row.Attempt && there.Epoch == row.Epoch
-			if same && (there.State == row.State || op.also != nil && (op.insert || there.State.Finished())) {
+			if op.also == nil {
+				same = same && there.State == row.State
+			} else { // which may have ended it
+				same = same && (op.insert || there.State.Finished())
+			}
+			if same {
 				*row = *there
 				continue
 			}

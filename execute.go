@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -16,10 +15,8 @@ import (
 	"github.com/pawlrun/pawl/internal/payload"
 )
 
-// maxRefused is how many step calls a body may make after its suspension before its goroutine is ended.
-const maxRefused = 1000
-
-// execution is one claim of one run by one worker. The body's goroutine owns everything but what mu guards.
+// execution is one claim of one run by one worker. The goroutine that prepares, and ends, the execution owns everything but what
+// mu and writing guard.
 type execution struct {
 	e   *Engine
 	w   *worker
@@ -40,29 +37,42 @@ type execution struct {
 	before int64    // … and when that one had claimed it
 	dry    *dryRun  // a plan's replay: nothing is executed or written
 	ending atomic.Bool
-	closed atomic.Bool // the body has returned
-	quietN atomic.Bool // finished steps are being passed, or the body is suspended
-
-	suspended bool
-	waits     []waitOn
-	released  bool // suspended because the worker stops, or something cannot be reached
-	delay     time.Duration
-	blocked   *EntryRow // suspended by a question about the whole run
-	refused   int
+	quietN atomic.Bool // finished steps are being passed
 
 	logOnce sync.Once
 	log     *slog.Logger // see logger
 
-	mu      sync.Mutex // guards buf, timer, failed and step
-	buf     []stepOp   // results the body has, not yet durable
-	timer   *time.Timer
-	failed  error  // the run is lost: the first write that did not succeed
-	spoiled error  // a row that the store can never take; the run fails by it
-	step    string // the step that is running
-	since   time.Time
+	mu       sync.Mutex // guards all down to steps
+	buf      []stepOp   // results the body has, not yet durable
+	timer    *time.Timer
+	failed   error // the run is lost: the first write that did not succeed
+	spoiled  error // a row that the store can never take; the run fails by it
+	halted   bool  // no branch begins anything any more, because of …
+	released bool  // … the worker, which stops, or something that cannot be reached
+	delay    time.Duration
+	blocked  *EntryRow            // … a question about the whole run
+	steps    map[string]time.Time // that are running, and since when
 
-	writing sync.Mutex // held over a write, so that those of one run come one after the other
-	final   *RunRow    // how the run has ended, with its result; guarded by writing
+	writing turn    // held over a write, so that those of one run come one after the other
+	final   *RunRow // how the run has ended, with its result; guarded by writing
+}
+
+// turn is a mutex whose waiters, in a synctest bubble, do not stop the clock.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+func (t turn) take()  { t <- struct{}{} }
+func (t turn) leave() { <-t }
+
+// try takes the turn if nobody has it.
+func (t turn) try() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
 }
 
 func (x *execution) quiet() bool { return x.quietN.Load() }
@@ -106,9 +116,9 @@ func (x *execution) run() {
 		x.end(&runEnd{block: x.blocked})
 		return
 	}
-	result, err := x.body()
+	root, result, err := x.body()
 	e.hooks.Reach(hooks.BodyDone, string(x.row.ID), "")
-	x.conclude(result, err)
+	x.conclude(root, result, err)
 }
 
 // abandon lets go of a run that could not be prepared, without a word about its steps.
@@ -122,8 +132,8 @@ func (x *execution) abandon(err error) {
 }
 
 // body calls the workflow's function and turns a panic into its error.
-func (x *execution) body() (result []byte, err error) {
-	r := &Run{x: x, branch: new(sync.Mutex)}
+func (x *execution) body() (root *branch, result []byte, err error) {
+	root = &branch{x: x, ctx: x.ctx}
 	done := make(chan struct{})
 	go func() { // a goroutine of its own, because a body that never stops calling refused steps is ended by Goexit
 		returned := false
@@ -131,7 +141,7 @@ func (x *execution) body() (result []byte, err error) {
 		defer func() {
 			p := recover()
 			switch {
-			case x.suspended || returned:
+			case root.over.Load() || returned:
 			case p != nil:
 				x.logger().Error("body panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 				result, err = nil, bodyPanic(p)
@@ -139,17 +149,17 @@ func (x *execution) body() (result []byte, err error) {
 				result, err = nil, bodyPanic("runtime.Goexit was called")
 			}
 		}()
-		if result, err = x.def.body(r, x.input); err != nil && !x.suspended {
+		if result, err = x.def.body(&Run{x: x, branch: root}, x.input); err != nil && !root.over.Load() {
 			err = tame(err)
 		}
 		returned = true
 	}()
 	<-done
-	// A step that the body left running in a goroutine of its own ends before the run does.
-	x.closed.Store(true)
-	r.branch.Lock()
-	defer r.branch.Unlock()
-	return result, err
+	if left := root.leave(); left != nil {
+		err = left
+	}
+	root.close()
+	return root, result, err
 }
 
 // tamed is a body's error in its stored form.
@@ -170,7 +180,8 @@ func bodyPanic(p any) error {
 }
 
 // conclude turns what the body returned into the run's end.
-func (x *execution) conclude(result []byte, err error) {
+func (x *execution) conclude(root *branch, result []byte, err error) {
+	suspended := root.over.Load()
 	switch {
 	case x.hold.Err() != nil:
 		x.logger().Info("run is not ours any more, its end is dropped", "cause", context.Cause(x.hold))
@@ -179,10 +190,10 @@ func (x *execution) conclude(result []byte, err error) {
 		x.end(&runEnd{block: x.blocked})
 	case x.released:
 		x.end(&runEnd{release: true, delay: x.delay})
-	case x.suspended && len(x.waits) == 0: // a write that failed; its cause is kept
+	case suspended && len(root.waits) == 0: // a write that failed; its cause is kept
 		x.end(&runEnd{release: true, delay: 2 * time.Second})
-	case x.suspended:
-		x.end(&runEnd{suspend: x.waits, cancels: x.cancelled()})
+	case suspended:
+		x.end(&runEnd{suspend: root.waits, cancels: x.cancelled()})
 	default:
 		x.finish(result, err)
 	}
@@ -264,8 +275,8 @@ func (x *execution) end(end *runEnd) {
 
 // commit makes the buffered results and ops durable, in this order, with the run's end if there is one.
 func (x *execution) commit(ops []stepOp, end *runEnd) error {
-	x.writing.Lock()
-	defer x.writing.Unlock()
+	x.writing.take()
+	defer x.writing.leave()
 	return x.commitLocked(ops, end)
 }
 
@@ -331,10 +342,10 @@ func (x *execution) buffer(op stepOp) *StepRow {
 }
 
 // flush writes what is buffered, unless a write is under way: then it comes back. It does not wait on the mutex, which
-// a Tx step's callback may hold for long; in a synctest bubble a goroutine that waits for a mutex stops the clock.
+// a Tx step's callback may hold for long.
 func (x *execution) flush() {
-	if x.writing.TryLock() {
-		defer x.writing.Unlock()
+	if x.writing.try() {
+		defer x.writing.leave()
 		_ = x.commitLocked(nil, nil) // a failure is kept in x.failed
 		return
 	}
@@ -359,42 +370,4 @@ func (x *execution) unstorable() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.spoiled
-}
-
-// suspend ends this execution of the body.
-func (x *execution) suspend() error {
-	x.suspended = true
-	x.quietN.Store(true)
-	return ErrSuspended
-}
-
-func (x *execution) waitFor(row *StepRow) error {
-	x.waits = append(x.waits, waitOn{row.Name, row.Attempt})
-	return x.suspend()
-}
-
-// ask suspends the body by a question about the whole run.
-func (x *execution) ask(kind EntryKind, step, detail string) error {
-	if x.blocked == nil {
-		x.blocked = x.entry(kind, step, detail)
-	}
-	return x.suspend()
-}
-
-func (x *execution) undecodable(path string, err error) error {
-	if x.dry != nil {
-		x.dry.note(path, fmt.Sprintf("stored value does not decode: %v", err))
-		return x.suspend()
-	}
-	return x.ask(AskDecode, path, fmt.Sprintf("stored value of step %q does not decode: %v", path, err))
-}
-
-// refuse answers a step call that may not run any more. A body that loops on refused calls is ended.
-func (x *execution) refuse() error {
-	x.refused++
-	if x.refused > maxRefused {
-		x.logger().Warn("body goes on calling steps after its suspension and is ended")
-		runtime.Goexit()
-	}
-	return ErrSuspended
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/pawlrun/pawl/fault"
 )
@@ -14,8 +15,9 @@ const (
 	maxSteps    = 10_000 // steps of a run outside batches
 )
 
-// journal is a run's rows as one execution sees them. It belongs to the body's goroutine.
+// journal is a run's rows as one execution sees them. A row belongs to the branch that has come by it.
 type journal struct {
+	mu      sync.Mutex // guards rows, visited and passed once the body runs
 	rows    map[string]*StepRow
 	visited map[string]bool
 	loaded  int // rows that were there at the claim
@@ -55,14 +57,45 @@ func (e *Engine) readJournal(ctx context.Context, id RunID) (*journal, error) {
 	return j, nil
 }
 
-// visit notes that the body came by a row, and returns it.
-func (j *journal) visit(path string) *StepRow {
-	row := j.rows[path]
-	if row != nil && !j.visited[path] && row.State.Finished() {
+// visit notes that the body came by a row, and returns it. It reports false if the body has been there before.
+func (j *journal) visit(path string) (row *StepRow, first bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.visited[path] {
+		return nil, false
+	}
+	row = j.rows[path]
+	if row != nil && row.State.Finished() {
 		j.passed++
 	}
 	j.visited[path] = true
-	return row
+	return row, true
+}
+
+// put replaces a row.
+func (j *journal) put(row *StepRow) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.rows[row.Name] = row
+}
+
+func (j *journal) row(path string) *StepRow {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.rows[path]
+}
+
+func (j *journal) size() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.rows)
+}
+
+// allPassed reports whether the body has come by every row that was there and finished when the run was claimed.
+func (j *journal) allPassed() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.passed >= j.loaded
 }
 
 // unvisited lists rows of this run's own making that the body did not come by.
@@ -80,6 +113,8 @@ func (j *journal) unvisited() []string {
 // lookalike is an own, finished, unvisited row of the same kind with the same input: what a step that was renamed
 // between builds leaves behind.
 func (j *journal) lookalike(kind Kind, hash []byte) *StepRow {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	var found *StepRow
 	for name, row := range j.rows {
 		if j.visited[name] || j.taken[name] || row.Inherited != "" || row.State != StepSucceeded || row.Kind != kind ||

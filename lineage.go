@@ -515,12 +515,12 @@ func (e *Engine) replay(ctx context.Context, tx Txn, def *definition, run *RunRo
 	x := &execution{e: e, def: def, row: *run, input: input, dry: dry, hold: ctx, life: ctx, ctx: ctx}
 	x.quietN.Store(true)
 	x.j = &journal{rows: rows, visited: map[string]bool{}, taken: map[string]bool{}, loaded: len(rows)}
-	_, err = x.body()
+	root, _, err := x.body()
 	dry.visited = x.j.visited
 	if dry.problem != "" {
 		return errors.New(dry.problem)
 	}
-	if err != nil && !x.suspended && errors.Is(err, fault.ReasonPanic) {
+	if err != nil && !root.over.Load() && errors.Is(err, fault.ReasonPanic) {
 		return err
 	}
 	return nil

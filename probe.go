@@ -69,22 +69,22 @@ func attemptOver(ctx context.Context, tx Txn, row *StepRow) (at, now int64, dead
 func (s *stepRun) uncertain() (value []byte, err error, done bool) {
 	x, row := s.x, s.row
 	if s.c.o.probe == nil || row.NextProbe == 0 || row.NextProbe > x.w.now() {
-		return nil, x.waitFor(row), true
+		return nil, s.b.waitFor(row), true
 	}
 	if err := x.commit(nil, nil); err != nil {
-		return nil, x.suspend(), true
+		return nil, s.b.suspend(), true
 	}
 	var at, now int64
 	if err := x.e.store.View(x.hold, func(ctx context.Context, tx Txn) (err error) {
 		at, now, _, err = attemptOver(ctx, tx, row)
 		return err
 	}); err != nil {
-		return nil, x.later(), true
+		return nil, s.b.later(), true
 	}
 	value, verdict, perr := s.ask()
 	switch {
 	case x.hold.Err() != nil:
-		return nil, x.suspend(), true
+		return nil, s.b.suspend(), true
 	case perr != nil:
 		x.logger().Warn("probe failed", "step", s.path, "attempt", row.Attempt, "err", perr)
 	case verdict == Happened:
@@ -103,7 +103,7 @@ func (s *stepRun) uncertain() (value []byte, err error, done bool) {
 	row.Probes++
 	row.NextProbe = next
 	x.buffer(stepOp{row: row, mark: true})
-	return nil, x.waitFor(row), true
+	return nil, s.b.waitFor(row), true
 }
 
 // ask calls the probe with the stored input.
@@ -159,10 +159,10 @@ func (s *stepRun) probed(state StepState, value []byte, v Verdict) ([]byte, erro
 	})
 	if err != nil || !settled { // answered in the meantime, or the database is away: look again
 		x.logger().Warn("probe's verdict was not taken", "step", s.path, "settled", settled, "err", err)
-		return nil, x.waitFor(s.row), true
+		return nil, s.b.waitFor(s.row), true
 	}
 	x.logger().Info("probe settled an uncertain step", "step", s.path, "attempt", row.Attempt, "verdict", v)
-	s.row, x.j.rows[s.path] = &row, &row
+	s.keep(&row)
 	if state == StepRetrying {
 		return nil, nil, false
 	}
@@ -193,10 +193,4 @@ func closeUncertain(ctx context.Context, tx Txn, row *StepRow, c Choice, by, why
 		}
 	}
 	return nil
-}
-
-// later suspends the body for a while, because something that it needs cannot be reached now.
-func (x *execution) later() error {
-	x.released, x.delay = true, 2*time.Second
-	return x.suspend()
 }

@@ -16,15 +16,18 @@ const parkAfter = 5 * time.Second
 func (s *stepRun) wait(d time.Duration) error {
 	x := s.x
 	if d > parkAfter {
-		return x.waitFor(s.row)
+		return s.b.waitFor(s.row)
 	}
 	cause := pause(s.base, d)
 	switch {
 	case cause == nil && !x.w.stopping.Load():
 		return nil
+	case x.hold.Err() != nil:
+		return s.b.suspend()
 	case cause == nil, x.life.Err() != nil:
-		x.released = x.hold.Err() == nil
-		return x.suspend()
+		return s.b.release(0)
+	case s.b.orphaned():
+		return s.orphaned()
 	}
 	return &Error{Run: x.row.ID, Step: s.path, Fault: fault.Fault{Class: fault.Canceled, Reason: fault.ReasonRunCanceled,
 		Outcome: fault.OutcomeNotSent, Message: "the run was cancelled between two attempts"}}
@@ -39,7 +42,7 @@ func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
 		if s.c.intent() {
 			x.w.evidence(x, row)
 		}
-		return false, x.suspend()
+		return false, s.b.suspend()
 	}
 	d := s.decide(row, f)
 	if d.Fault.Reason == fault.ReasonNotStorable {
@@ -65,7 +68,7 @@ func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
 		return s.retry(row, lost, d)
 	case fault.ActionUncertain:
 		s.markUncertain(row, lost)
-		return false, x.waitFor(s.row)
+		return false, s.b.waitFor(s.row)
 	case fault.ActionRequeue:
 		return false, s.requeue(row, lost)
 	case fault.ActionFail:
@@ -73,7 +76,7 @@ func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
 	if x.def.blockOnExhausted && !f.Class.Terminal() && f.Class != fault.QuotaExhausted && f.Reason != fault.ReasonNotStorable {
 		op := s.retryOp(row, lost, 0)
 		x.buffer(op)
-		return false, x.ask(AskLimit, s.path, fmt.Sprintf("%s after %d attempts: %s", d.Why, row.Attempt, f.Error()))
+		return false, s.question(AskLimit, fmt.Sprintf("%s after %d attempts: %s", d.Why, row.Attempt, f.Error()))
 	}
 	op := s.move(row, StepFailed)
 	op.lost, op.effects = lost, s.c.intent()
@@ -126,7 +129,7 @@ func (s *stepRun) retry(row *StepRow, lost *AttemptRow, d fault.Decision) (again
 		return false, err
 	}
 	if err := s.x.commit(nil, nil); err != nil || s.x.unstorable() != nil {
-		return false, s.x.suspend()
+		return false, s.b.suspend()
 	}
 	*s.row = *written
 	return true, nil
@@ -141,12 +144,11 @@ func (s *stepRun) requeue(row *StepRow, lost *AttemptRow) error {
 		x.buffer(op)
 		return row.stored()
 	}
-	x.released = true
 	if s.row != nil || s.c.intent() {
 		row.Round++
 		x.buffer(s.retryOp(row, lost, 0))
 	}
-	return x.suspend()
+	return s.b.release(0)
 }
 
 // markUncertain buffers the move to uncertain, with its inbox entry. lost is nil where the attempt's own process has
@@ -171,7 +173,7 @@ func (s *stepRun) markUncertain(row *StepRow, lost *AttemptRow) {
 	}
 	op := stepOp{row: row, attempt: stored.Attempt, lost: lost, effects: reported,
 		entry: uncertainEntry(row, s.detail(row, reported))}
-	s.row, s.x.j.rows[s.path] = row, row
+	s.keep(row)
 	s.x.buffer(op)
 }
 

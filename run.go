@@ -2,18 +2,17 @@ package pawl
 
 import (
 	"log/slog"
-	"sync"
 	"time"
 )
 
 // Run is what a body has of its run. Its methods do no I/O and write nothing; what is journalled is a function with a
-// name. A Run serves one goroutine, the body's.
+// name. A Run serves one goroutine, the body's or that of a branch of a [Group].
 type Run struct {
 	x      *execution
 	scope  string
 	shield bool
-	branch *sync.Mutex // held while a step runs; shared by all scopes of the branch
-	bad    error       // a scope that cannot be used
+	branch *branch // shared by all scopes of it
+	bad    error   // a scope that cannot be used
 }
 
 // ID is the run's id.
@@ -45,7 +44,7 @@ func (r *Run) WithoutCancel() *Run {
 
 // Log is silent while finished steps are passed over and after suspension, so that each line appears about once.
 func (r *Run) Log() *slog.Logger {
-	if r.x.quiet() {
+	if r.x.quiet() || r.branch.over.Load() {
 		return slog.New(slog.DiscardHandler)
 	}
 	return r.x.logger()

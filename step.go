@@ -168,7 +168,7 @@ func result[Out any](run *Run, c *stepCall) (out Out, err error) {
 	}
 	if err := decode(json, &out); err != nil {
 		var zero Out
-		return zero, run.x.undecodable(run.path(c.name), err)
+		return zero, run.branch.undecodable(run.path(c.name), err)
 	}
 	return out, nil
 }

@@ -97,7 +97,7 @@ func (t *txTry) take() {
 		return
 	}
 	x := t.s.x
-	x.writing.Lock()
+	x.writing.take()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	t.taken, t.carried, x.buf = true, x.buf, nil
@@ -115,7 +115,7 @@ func (t *txTry) release() {
 		x.timer.Reset(x.e.o.flushDelay())
 	}
 	x.mu.Unlock()
-	x.writing.Unlock()
+	x.writing.leave()
 }
 
 func leaseLost() *fault.Fault {
@@ -351,7 +351,7 @@ func (s *stepRun) callOff() (value []byte, err error, done bool) {
 	switch {
 	case err != nil && !errors.Is(err, errVoid):
 		x.logger().Warn("transaction elsewhere could not be called off", "step", s.path, "err", err)
-		return nil, x.later(), true
+		return nil, s.b.later(), true
 	case found:
 		op := s.move(row, StepSucceeded)
 		row.Value, row.ValueSize = value, len(value)

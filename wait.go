@@ -66,10 +66,10 @@ func (s *stepRun) await() ([]byte, error) {
 	}
 	switch row.State {
 	case StepWaiting:
-		return nil, x.waitFor(row)
+		return nil, s.b.waitFor(row)
 	case StepSucceeded:
 		x.quietN.Store(false)
-		return x.opened(row.Name, row.Value)
+		return s.b.opened(row.Name, row.Value)
 	default:
 		return nil, row.stored()
 	}
@@ -127,9 +127,9 @@ func (s *stepRun) recordWait(op stepOp) error {
 	if op.also == nil {
 		row = s.x.buffer(op)
 	} else if err := s.x.commit([]stepOp{op}, nil); err != nil || s.x.unstorable() != nil {
-		return s.x.suspend()
+		return s.b.suspend()
 	}
-	s.row, s.x.j.rows[s.path] = row, row
+	s.keep(row)
 	return nil
 }
 

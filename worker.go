@@ -329,7 +329,9 @@ func (w *worker) drain(stop context.CancelCauseFunc) error {
 	var names []string
 	for id, x := range w.snapshot() {
 		x.mu.Lock()
-		names = append(names, fmt.Sprintf("%s in run %s, since %v", x.step, id, time.Since(x.since).Round(time.Second)))
+		for step, since := range x.steps {
+			names = append(names, fmt.Sprintf("%s in run %s, since %v", step, id, time.Since(since).Round(time.Second)))
+		}
 		x.mu.Unlock()
 	}
 	slices.Sort(names)
