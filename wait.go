@@ -123,13 +123,12 @@ var errSettled = errors.New("the wait is over already")
 
 // recordWait writes a row of a wait: with what comes next, if nothing else has to be looked at or written with it.
 func (s *stepRun) recordWait(op stepOp) error {
-	row := op.row
 	if op.also == nil {
-		row = s.x.buffer(op)
+		s.x.buffer(op)
 	} else if err := s.x.commit([]stepOp{op}, nil); err != nil || s.x.unstorable() != nil {
 		return s.b.suspend()
 	}
-	s.keep(row)
+	s.keep(op.row)
 	return nil
 }
 
