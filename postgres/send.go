@@ -83,15 +83,19 @@ func (d *defaults) sendOn(ctx context.Context, c *pgx.Conn, calls []sqlstore.Cal
 }
 
 // sendBatch is sqlstore.Dialect.SendBatch, by the protocol itself: the parameters are in its form already. Statements are
-// prepared once, unless the connection is one that must not keep any.
+// prepared once, unless the connection is one that must not keep any. One that is alone commits by itself, where the connection
+// has all that a transaction would have to set.
 func (d *defaults) sendBatch(ctx context.Context, conn *sql.Conn, statements []sqlstore.Batch) (first string, err error) {
-	all := make([]sqlstore.Batch, 0, len(statements)+3)
-	all = append(all, sqlstore.Batch{Text: begin})
-	if set := d.settings(d.hot.Load()); set != "" {
-		all = append(all, sqlstore.Batch{Text: set})
+	all, from := statements, 0
+	if set := d.settings(d.hot.Load()); len(statements) > 1 || set != "" {
+		all = make([]sqlstore.Batch, 0, len(statements)+3)
+		all = append(all, sqlstore.Batch{Text: begin})
+		if set != "" {
+			all = append(all, sqlstore.Batch{Text: set})
+		}
+		from = len(all)
+		all = append(append(all, statements...), sqlstore.Batch{Text: commit})
 	}
-	from := len(all)
-	all = append(append(all, statements...), sqlstore.Batch{Text: commit})
 	err = whole(ctx, conn, func(c *pgx.Conn) (err error) {
 		first, err = d.sendArrays(ctx, c, all, from)
 		return err
