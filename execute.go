@@ -106,9 +106,10 @@ func (x *execution) run() {
 		x.end(&runEnd{block: x.blocked})
 		return
 	}
-	result, err := x.body()
-	e.hooks.Reach(hooks.BodyDone, string(x.row.ID), "")
-	x.conclude(result, err)
+	x.body(func(result []byte, err error) {
+		e.hooks.Reach(hooks.BodyDone, string(x.row.ID), "")
+		x.conclude(result, err)
+	})
 }
 
 // abandon lets go of a run that could not be prepared, without a word about its steps.
@@ -121,35 +122,33 @@ func (x *execution) abandon(err error) {
 	x.end(&runEnd{release: true, delay: 2 * time.Second})
 }
 
-// body calls the workflow's function and turns a panic into its error.
-func (x *execution) body() (result []byte, err error) {
+// body calls the workflow's function, turns a panic into its error, and calls then with what came of it: deferred, because
+// a body that never stops calling refused steps, or a callback, may end this goroutine by Goexit.
+func (x *execution) body(then func(result []byte, err error)) {
 	r := &Run{x: x, branch: new(sync.Mutex)}
-	done := make(chan struct{})
-	go func() { // a goroutine of its own, because a body that never stops calling refused steps is ended by Goexit
-		returned := false
-		defer close(done)
-		defer func() {
-			p := recover()
-			switch {
-			case x.suspended || returned:
-			case p != nil:
-				x.logger().Error("body panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-				result, err = nil, bodyPanic(p)
-			default:
-				result, err = nil, bodyPanic("runtime.Goexit was called")
-			}
-		}()
-		if result, err = x.def.body(r, x.input); err != nil && !x.suspended {
-			err = tame(err)
+	var result []byte
+	var err error
+	returned := false
+	defer func() {
+		p := recover()
+		switch {
+		case x.suspended || returned:
+		case p != nil:
+			x.logger().Error("body panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			result, err = nil, bodyPanic(p)
+		default:
+			result, err = nil, bodyPanic("runtime.Goexit was called")
 		}
-		returned = true
+		// A step that the body left running in a goroutine of its own ends before the run does.
+		x.closed.Store(true)
+		r.branch.Lock()
+		defer r.branch.Unlock()
+		then(result, err)
 	}()
-	<-done
-	// A step that the body left running in a goroutine of its own ends before the run does.
-	x.closed.Store(true)
-	r.branch.Lock()
-	defer r.branch.Unlock()
-	return result, err
+	if result, err = x.def.body(r, x.input); err != nil && !x.suspended {
+		err = tame(err)
+	}
+	returned = true
 }
 
 // tamed is a body's error in its stored form.

@@ -515,7 +515,12 @@ func (e *Engine) replay(ctx context.Context, tx Txn, def *definition, run *RunRo
 	x := &execution{e: e, def: def, row: *run, input: input, dry: dry, hold: ctx, life: ctx, ctx: ctx}
 	x.quietN.Store(true)
 	x.j = &journal{rows: rows, visited: map[string]bool{}, taken: map[string]bool{}, loaded: len(rows)}
-	_, err = x.body()
+	done := make(chan struct{})
+	go func() { // a goroutine of its own, which the body may end
+		defer close(done)
+		x.body(func(_ []byte, failed error) { err = failed })
+	}()
+	<-done
 	dry.visited = x.j.visited
 	if dry.problem != "" {
 		return errors.New(dry.problem)
