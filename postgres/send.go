@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -114,6 +115,7 @@ func (d *defaults) sendArrays(ctx context.Context, c *pgx.Conn, statements []sql
 			}
 		}
 	}
+	c.PgConn().Frontend().Send(roomFor(statements))
 	p := c.PgConn().StartPipeline(ctx)
 	for i, s := range statements {
 		if prepared[i] != nil {
@@ -146,6 +148,28 @@ func (d *defaults) sendArrays(ctx context.Context, c *pgx.Conn, statements []sql
 	}
 	return first, err
 }
+
+// room is no message, but room in the buffer for those that come: it starts small each time, and would grow by being copied.
+type room int
+
+func roomFor(statements []sqlstore.Batch) (n room) {
+	for _, s := range statements {
+		n += 64
+		for _, arg := range s.Args {
+			n += room(len(arg)) + 8
+		}
+	}
+	return n
+}
+
+// Frontend is part of [pgproto3.FrontendMessage].
+func (room) Frontend() {}
+
+// Decode is part of it, for a server.
+func (room) Decode([]byte) error { return nil }
+
+// Encode adds nothing.
+func (n room) Encode(to []byte) ([]byte, error) { return slices.Grow(to, int(n)), nil }
 
 // keeps reports whether the connection may keep statements: behind some poolers the next transaction is on another one.
 func keeps(c *pgx.Conn) bool {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/pawlrun/pawl"
 )
@@ -82,13 +83,14 @@ SELECT now FROM n`
 
 // writeArrays is Write for a server: all statements go there together.
 func (s *Store) writeArrays(ctx context.Context, changes []pawl.Change) (now int64, err error) {
-	var b batch
+	b := batches.Get().(*batch)
+	defer b.free()
 	for i := range changes {
 		if err := b.add(&changes[i]); err != nil {
 			return 0, err
 		}
 	}
-	statements := s.batches(&b)
+	statements := s.statements(b)
 	var clock string
 	var locked error
 	err = s.again(ctx, func() error {
@@ -131,7 +133,8 @@ func (s *Store) sent(ctx context.Context, send func(ctx context.Context, conn *s
 	return s.notCommitted(err)
 }
 
-func (s *Store) batches(b *batch) []Batch {
+// statements are those of the batch, and stand on its memory.
+func (s *Store) statements(b *batch) []Batch {
 	switch {
 	case b.claims.rows == 0:
 		return []Batch{{s.texts.get(aloneStart), b.starts.args()}}
@@ -164,6 +167,26 @@ type batch struct {
 	order   []shape // of inserts
 	ends    table
 	keys    table
+}
+
+// batches are empty, with the room that others have left.
+var batches = sync.Pool{New: func() any { return &batch{inserts: make(map[shape]*table)} }}
+
+const keptShapes = 30
+
+// free gives the batch back when nobody needs its statements any more.
+func (b *batch) free() {
+	for _, t := range [...]*table{&b.claims, &b.starts, &b.settles, &b.ends, &b.keys} {
+		t.reset()
+	}
+	for _, sh := range b.order {
+		b.inserts[sh].reset()
+	}
+	b.order = b.order[:0]
+	if len(b.inserts) > keptShapes {
+		clear(b.inserts)
+	}
+	batches.Put(b)
 }
 
 func (b *batch) add(c *pawl.Change) error {
@@ -225,11 +248,10 @@ func (b *batch) insert(row *pawl.StepRow) error {
 	}
 	t := b.inserts[sh]
 	if t == nil {
-		if b.inserts == nil {
-			b.inserts = make(map[shape]*table)
-		}
 		t = &table{set: sh.set, types: sh.types()}
 		b.inserts[sh] = t
+	}
+	if t.rows == 0 {
 		b.order = append(b.order, sh)
 	}
 	t.begin(t.types)
