@@ -26,6 +26,8 @@ type stepRun struct {
 	sent time.Duration  // boot clock before the attempt's intent was sent
 	http *fault.Attempt // what the running attempt sends over HTTP
 	held fault.Outcome  // worst outcome of the attempts so far, for Keyed
+
+	exits bool // the callback runs, or has ended the body's goroutine by runtime.Goexit
 }
 
 // step is the core of all verbs: it consults the journal and executes only what is not finished.

@@ -31,7 +31,14 @@ func (s *stepRun) call(row *StepRow) (value []byte, f *fault.Fault) {
 		ctx, cancel = context.WithTimeoutCause(ctx, left, fault.ReasonStepDeadline)
 		defer cancel()
 	}
-	defer func() { s.used(row, rep) }()
+	began := time.Now()
+	defer func() {
+		s.used(row, rep)
+		if s.exits { // and with it the body
+			row.Usage.Latency = time.Since(began)
+			s.exit(ctx, row)
+		}
+	}()
 	switch {
 	case s.c.db != nil:
 		return s.callForeign(ctx, row)
@@ -46,6 +53,7 @@ func (s *stepRun) call(row *StepRow) (value []byte, f *fault.Fault) {
 func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value []byte, f *fault.Fault) {
 	defer func() {
 		if p := recover(); p != nil {
+			s.exits = false
 			s.x.logger().Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
 			value, f = nil, fault.FromPanic(p)
 		}
@@ -53,19 +61,46 @@ func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value 
 	s.x.e.hooks.Reach(hooks.EffectBegin, string(row.Run), row.Name)
 	var out any
 	var err error
-	returned, done := false, make(chan struct{})
-	go func() { // a goroutine of its own, because runtime.Goexit cannot be stopped
-		defer close(done)
-		defer func() {
-			if p := recover(); p != nil || !returned {
-				s.x.logger().Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
-				err = fault.FromPanic(p)
-			}
+	if s.c.kind == fault.KindTx {
+		done := make(chan struct{})
+		go func() { // a goroutine of its own, because runtime.Goexit would end the transaction's
+			defer close(done)
+			s.invoke(ctx, row, at, &out, &err)
 		}()
-		out, err = s.c.exec(ctx, at, s.use)
-		returned = true
+		<-done
+	} else {
+		s.exits = true
+		s.invoke(ctx, row, at, &out, &err)
+		s.exits = false
+	}
+	return s.judge(ctx, row, out, err)
+}
+
+// invoke runs the callback and sets what it gives. A panic, or the end of the goroutine by runtime.Goexit, is its error.
+func (s *stepRun) invoke(ctx context.Context, row *StepRow, at attempt, out *any, err *error) {
+	returned := false
+	defer func() {
+		if p := recover(); p != nil || !returned {
+			s.x.logger().Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
+			*err = fault.FromPanic(p)
+		}
 	}()
-	<-done
+	*out, *err = s.c.exec(ctx, at, s.use)
+	returned = true
+}
+
+// exit ends an attempt whose callback ends the body's goroutine by runtime.Goexit: what happened is recorded like a panic,
+// and the run is released, to go on from its journal.
+func (s *stepRun) exit(ctx context.Context, row *StepRow) {
+	_, f := s.judge(ctx, row, nil, fault.FromPanic(nil))
+	_, _ = s.fail(row, f)
+	if !s.b.over.Load() {
+		_ = s.b.release(0)
+	}
+}
+
+// judge is what a callback has come to: the sealed result, or the fault.
+func (s *stepRun) judge(ctx context.Context, row *StepRow, out any, err error) (value []byte, f *fault.Fault) {
 	s.x.e.hooks.Reach(hooks.EffectDone, string(row.Run), row.Name)
 	if err != nil {
 		f := s.http.Judge(fault.FromContext(s.base, ctx, err), err)

@@ -180,31 +180,37 @@ func (w *worker) begin(c Claimed, h *here) {
 	born := w.born[c.Row.ID]
 	delete(w.born, c.Row.ID)
 	w.mu.Unlock()
+	x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
 	w.wg.Go(func() {
-		defer func() {
-			unhook()
-			x.drop(fault.ErrLeaseLost)
-			w.mu.Lock()
-			if w.live[c.Row.ID] == x { // not a later claim of the same run
-				delete(w.live, c.Row.ID)
-			}
-			w.mu.Unlock()
-			w.free1()
-			if h != nil {
-				x.writing.take()
-				h.final = x.final
-				x.writing.leave()
-				close(h.done)
-			}
-		}()
-		x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
+		defer w.over(x, unhook, h) // deferred, because the body may end the goroutine by Goexit
 		x.run()
-		w.unsuspect(w.hold, c.Row.ID)
-		if w.stopping.Load() { // it may have been released, for others to take
-			w.e.hint(w.hold)
-		}
 	})
 	if born {
 		w.wg.Done()
+	}
+}
+
+// over is the end of an execution.
+func (w *worker) over(x *execution, unhook func() bool, h *here) {
+	if p := recover(); p != nil { // the engine's own: nothing is said about the run
+		panic(p)
+	}
+	w.unsuspect(w.hold, x.row.ID)
+	if w.stopping.Load() { // it may have been released, for others to take
+		w.e.hint(w.hold)
+	}
+	unhook()
+	x.drop(fault.ErrLeaseLost)
+	w.mu.Lock()
+	if w.live[x.row.ID] == x { // not a later claim of the same run
+		delete(w.live, x.row.ID)
+	}
+	w.mu.Unlock()
+	w.free1()
+	if h != nil {
+		x.writing.take()
+		h.final = x.final
+		x.writing.leave()
+		close(h.done)
 	}
 }

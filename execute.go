@@ -116,9 +116,10 @@ func (x *execution) run() {
 		x.end(&runEnd{block: x.blocked})
 		return
 	}
-	root, result, err := x.body()
-	e.hooks.Reach(hooks.BodyDone, string(x.row.ID), "")
-	x.conclude(root, result, err)
+	x.body(func(root *branch, result []byte, err error) {
+		e.hooks.Reach(hooks.BodyDone, string(x.row.ID), "")
+		x.conclude(root, result, err)
+	})
 }
 
 // abandon lets go of a run that could not be prepared, without a word about its steps.
@@ -131,35 +132,33 @@ func (x *execution) abandon(err error) {
 	x.end(&runEnd{release: true, delay: 2 * time.Second})
 }
 
-// body calls the workflow's function and turns a panic into its error.
-func (x *execution) body() (root *branch, result []byte, err error) {
-	root = &branch{x: x, ctx: x.ctx}
-	done := make(chan struct{})
-	go func() { // a goroutine of its own, because a body that never stops calling refused steps is ended by Goexit
-		returned := false
-		defer close(done)
-		defer func() {
-			p := recover()
-			switch {
-			case root.over.Load() || returned:
-			case p != nil:
-				x.logger().Error("body panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-				result, err = nil, bodyPanic(p)
-			default:
-				result, err = nil, bodyPanic("runtime.Goexit was called")
-			}
-		}()
-		if result, err = x.def.body(&Run{x: x, branch: root}, x.input); err != nil && !root.over.Load() {
-			err = tame(err)
+// body calls the workflow's function, turns a panic into its error, and calls then with what came of it: deferred, because
+// a body that never stops calling refused steps, or a callback, may end this goroutine by Goexit.
+func (x *execution) body(then func(root *branch, result []byte, err error)) {
+	root := &branch{x: x, ctx: x.ctx}
+	var result []byte
+	var err error
+	returned := false
+	defer func() {
+		p := recover()
+		switch {
+		case root.over.Load() || returned:
+		case p != nil:
+			x.logger().Error("body panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			result, err = nil, bodyPanic(p)
+		default:
+			result, err = nil, bodyPanic("runtime.Goexit was called")
 		}
-		returned = true
+		if left := root.leave(); left != nil {
+			err = left
+		}
+		root.close()
+		then(root, result, err)
 	}()
-	<-done
-	if left := root.leave(); left != nil {
-		err = left
+	if result, err = x.def.body(&Run{x: x, branch: root}, x.input); err != nil && !root.over.Load() {
+		err = tame(err)
 	}
-	root.close()
-	return root, result, err
+	returned = true
 }
 
 // tamed is a body's error in its stored form.

@@ -515,7 +515,13 @@ func (e *Engine) replay(ctx context.Context, tx Txn, def *definition, run *RunRo
 	x := &execution{e: e, def: def, row: *run, input: input, dry: dry, hold: ctx, life: ctx, ctx: ctx}
 	x.quietN.Store(true)
 	x.j = &journal{rows: rows, visited: map[string]bool{}, taken: map[string]bool{}, loaded: len(rows)}
-	root, _, err := x.body()
+	var root *branch
+	done := make(chan struct{})
+	go func() { // a goroutine of its own, which the body may end
+		defer close(done)
+		x.body(func(b *branch, _ []byte, failed error) { root, err = b, failed })
+	}()
+	<-done
 	dry.visited = x.j.visited
 	if dry.problem != "" {
 		return errors.New(dry.problem)

@@ -225,7 +225,8 @@ func heated(ctx context.Context, cfg *pgx.ConnConfig) *pgx.ConnConfig {
 	return hot
 }
 
-const selectHot = `SELECT current_setting('enable_mergejoin') = 'on' OR current_setting('lock_timeout') = '0'`
+const selectHot = `SELECT current_setting('enable_mergejoin') = 'on' OR current_setting('lock_timeout') = '0'
+	OR current_setting('default_transaction_isolation') <> 'read committed'`
 
 // lookHot is look for such a connection: a pooler may have taken the parameters and done nothing with them.
 func (d *defaults) lookHot(ctx context.Context, conn *pgx.Conn) error {

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -83,15 +84,19 @@ func (d *defaults) sendOn(ctx context.Context, c *pgx.Conn, calls []sqlstore.Cal
 }
 
 // sendBatch is sqlstore.Dialect.SendBatch, by the protocol itself: the parameters are in its form already. Statements are
-// prepared once, unless the connection is one that must not keep any.
+// prepared once, unless the connection is one that must not keep any. One that is alone commits by itself, where the connection
+// has all that a transaction would have to set.
 func (d *defaults) sendBatch(ctx context.Context, conn *sql.Conn, statements []sqlstore.Batch) (first string, err error) {
-	all := make([]sqlstore.Batch, 0, len(statements)+3)
-	all = append(all, sqlstore.Batch{Text: begin})
-	if set := d.settings(d.hot.Load()); set != "" {
-		all = append(all, sqlstore.Batch{Text: set})
+	all, from := statements, 0
+	if set := d.settings(d.hot.Load()); len(statements) > 1 || set != "" {
+		all = make([]sqlstore.Batch, 0, len(statements)+3)
+		all = append(all, sqlstore.Batch{Text: begin})
+		if set != "" {
+			all = append(all, sqlstore.Batch{Text: set})
+		}
+		from = len(all)
+		all = append(append(all, statements...), sqlstore.Batch{Text: commit})
 	}
-	from := len(all)
-	all = append(append(all, statements...), sqlstore.Batch{Text: commit})
 	err = whole(ctx, conn, func(c *pgx.Conn) (err error) {
 		first, err = d.sendArrays(ctx, c, all, from)
 		return err
@@ -110,6 +115,7 @@ func (d *defaults) sendArrays(ctx context.Context, c *pgx.Conn, statements []sql
 			}
 		}
 	}
+	c.PgConn().Frontend().Send(roomFor(statements))
 	p := c.PgConn().StartPipeline(ctx)
 	for i, s := range statements {
 		if prepared[i] != nil {
@@ -142,6 +148,28 @@ func (d *defaults) sendArrays(ctx context.Context, c *pgx.Conn, statements []sql
 	}
 	return first, err
 }
+
+// room is no message, but room in the buffer for those that come: it starts small each time, and would grow by being copied.
+type room int
+
+func roomFor(statements []sqlstore.Batch) (n room) {
+	for _, s := range statements {
+		n += 64
+		for _, arg := range s.Args {
+			n += room(len(arg)) + 8
+		}
+	}
+	return n
+}
+
+// Frontend is part of [pgproto3.FrontendMessage].
+func (room) Frontend() {}
+
+// Decode is part of it, for a server.
+func (room) Decode([]byte) error { return nil }
+
+// Encode adds nothing.
+func (n room) Encode(to []byte) ([]byte, error) { return slices.Grow(to, int(n)), nil }
 
 // keeps reports whether the connection may keep statements: behind some poolers the next transaction is on another one.
 func keeps(c *pgx.Conn) bool {

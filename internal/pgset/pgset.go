@@ -24,8 +24,11 @@ const (
 
 // Hot is for transactions that many runs share and for claims. The planner may choose nothing that reads a whole table or index
 // where a look-up serves, for a statement that is planned while the tables are small keeps its plan. And a row that somebody
-// is adding or changing is not waited for: one run must not hold up the others.
+// is adding or changing is not waited for: one run must not hold up the others. A statement that is alone begins no transaction,
+// so the isolation is here as well.
 var Hot = map[string]string{
+	"default_transaction_isolation": "read committed",
+
 	"enable_hashjoin":  "off",
 	"enable_mergejoin": "off",
 	"enable_seqscan":   "off",

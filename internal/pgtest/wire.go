@@ -132,8 +132,11 @@ func cutString(b []byte) (string, []byte) {
 }
 
 // isCommit reports whether a statement's first word commits a transaction. A commit further on in a list of statements,
-// or at the end of a statement that is a transaction by itself, is not seen.
-func isCommit(sql string) bool { return isWord(sql, "commit") || isWord(sql, "end") }
+// or at the end of a statement that is a transaction by itself, is not seen, unless the statement begins with a comment
+// that says so.
+func isCommit(sql string) bool {
+	return isWord(sql, "commit") || isWord(sql, "end") || strings.HasPrefix(sql, "/* commits */")
+}
 
 // isEmpty reports whether a statement is none: nothing, or a comment by which a driver sees whether the server answers.
 func isEmpty(sql string) bool {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/pawlrun/pawl"
 )
@@ -24,8 +25,6 @@ type Batch struct {
 // look-up by primary key, and its place in the table the row; a plain join can flip to a scan. Nobody moves the rows
 // meanwhile: the lock on the run keeps others away.
 const (
-	batchNow = `SELECT set_config('pawl.now', ({now})::text, true)::bigint`
-
 	batchFence = `SELECT set_config('pawl.now', ({now})::text, true)::bigint, 1 / (count(*) = cardinality($1::uuid[]))::int FROM (
 	SELECT r.id FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS v(id, epoch, token)
 	CROSS JOIN LATERAL (SELECT id FROM pawl_runs WHERE id = v.id AND epoch = v.epoch AND token = v.token AND state = 'running'
@@ -56,34 +55,47 @@ FROM (` + batchClock + `) AS n, unnest($1::text[], $2::text[], $3::uuid[], $4::t
 		OFFSET 0) AS at
 WHERE k.ctid = at.ctid`
 
-	batchStart = `INSERT INTO pawl_runs (id, lineage, relation, workflow, version, key_name, new_keys, queue, state, due, epoch, token,
+	batchStart   = insertStarts + `(` + batchClock + `) AS n, ` + valuesStart
+	insertStarts = `INSERT INTO pawl_runs (id, lineage, relation, workflow, version, key_name, new_keys, queue, state, due, epoch, token,
 	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input)
 SELECT v.id, v.id, '', v.workflow, v.version, v.key_name, FALSE, v.queue, v.state, CASE WHEN v.owner IS NULL THEN n.now END, v.epoch,
 	v.token, v.owner, CASE WHEN v.owner IS NOT NULL THEN n.now END, n.now, CASE WHEN v.owner IS NOT NULL THEN n.now END, 0, 0, 0,
 	v.builds, v.input_hash, v.input
-FROM (` + batchClock + `) AS n, unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
+FROM `
+	valuesStart = `unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
 	$9::uuid[], $10::text[], $11::bytea[], $12::bytea[]) AS v(id, workflow, version, key_name, queue, state, epoch, token, owner,
 	builds, input_hash, input)`
 
 	batchClock = `SELECT current_setting('pawl.now')::bigint AS now`
 )
 
+// What one statement can do needs no transaction around it: starts, and rows that one run adds to its journal. There the
+// fence is a part of the insert, which adds nothing to what was not locked; an end must be a statement after its lock. The
+// comment is for whoever reads along, see pgtest.
+const (
+	aloneStart = `/* commits */ WITH n AS MATERIALIZED (SELECT {now} AS now), done AS (` + insertStarts + `n, ` + valuesStart + `)
+SELECT now FROM n`
+
+	aloneInsert = `/* commits */ WITH n AS MATERIALIZED (SELECT {now} AS now FROM pawl_runs WHERE id = ($1::uuid[])[1]
+	AND epoch = ($2::bigint[])[1] AND token = ($3::bigint[])[1] AND state = 'running'{skip}), done AS (%s)
+SELECT now FROM n`
+)
+
 // writeArrays is Write for a server: all statements go there together.
 func (s *Store) writeArrays(ctx context.Context, changes []pawl.Change) (now int64, err error) {
-	var b batch
+	b := batches.Get().(*batch)
+	defer b.free()
 	for i := range changes {
 		if err := b.add(&changes[i]); err != nil {
 			return 0, err
 		}
 	}
-	statements := s.batches(&b)
+	statements := s.statements(b)
+	var clock string
 	var locked error
 	err = s.again(ctx, func() error {
-		err := s.sent(ctx, func(ctx context.Context, conn *sql.Conn) error {
-			clock, err := s.d.SendBatch(ctx, conn, statements)
-			if err == nil {
-				now, err = strconv.ParseInt(clock, 10, 64)
-			}
+		err := s.sent(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
+			clock, err = s.d.SendBatch(ctx, conn, statements)
 			return err
 		})
 		if s.d.Classify(err) == Locked {
@@ -91,10 +103,15 @@ func (s *Store) writeArrays(ctx context.Context, changes []pawl.Change) (now int
 		}
 		return err
 	})
-	if err == nil && locked != nil {
-		err = fmt.Errorf("%w: %w", pawl.ErrOneByOne, locked)
+	switch {
+	case err != nil:
+		return 0, err
+	case locked != nil:
+		return 0, fmt.Errorf("%w: %w", pawl.ErrOneByOne, locked)
+	case clock == "": // a statement that is alone found no row to lock, and so wrote nothing
+		return 0, pawl.ErrOneByOne
 	}
-	return now, err
+	return strconv.ParseInt(clock, 10, 64)
 }
 
 // sent gives send a connection, and a context that ends only some time after ctx has: what is on its way may be committed.
@@ -116,12 +133,16 @@ func (s *Store) sent(ctx context.Context, send func(ctx context.Context, conn *s
 	return s.notCommitted(err)
 }
 
-func (s *Store) batches(b *batch) []Batch {
-	first := Batch{Text: s.texts.get(batchNow)}
-	if b.claims.rows > 0 {
-		first = Batch{s.texts.get(batchFence), b.claims.args()}
+// statements are those of the batch, and stand on its memory.
+func (s *Store) statements(b *batch) []Batch {
+	switch {
+	case b.claims.rows == 0:
+		return []Batch{{s.texts.get(aloneStart), b.starts.args()}}
+	case b.claims.rows == 1 && len(b.order) == 1 && b.starts.rows+b.settles.rows+b.ends.rows == 0:
+		sh := b.order[0]
+		return []Batch{{s.shaped(shapeText{sh, true}, fenced), append(b.claims.args(), b.inserts[sh].args()...)}}
 	}
-	all := []Batch{first}
+	all := []Batch{{s.texts.get(batchFence), b.claims.args()}}
 	add := func(t *table, text string) {
 		if t.rows > 0 {
 			all = append(all, Batch{text, t.args()})
@@ -130,7 +151,7 @@ func (s *Store) batches(b *batch) []Batch {
 	add(&b.starts, batchStart)
 	add(&b.settles, batchSettle)
 	for _, sh := range b.order {
-		add(b.inserts[sh], s.shaped(sh, arrayInsert))
+		add(b.inserts[sh], s.shaped(shapeText{shape: sh}, together))
 	}
 	add(&b.ends, batchEnd)
 	add(&b.keys, batchKeys)
@@ -146,6 +167,26 @@ type batch struct {
 	order   []shape // of inserts
 	ends    table
 	keys    table
+}
+
+// batches are empty, with the room that others have left.
+var batches = sync.Pool{New: func() any { return &batch{inserts: make(map[shape]*table)} }}
+
+const keptShapes = 30
+
+// free gives the batch back when nobody needs its statements any more.
+func (b *batch) free() {
+	for _, t := range [...]*table{&b.claims, &b.starts, &b.settles, &b.ends, &b.keys} {
+		t.reset()
+	}
+	for _, sh := range b.order {
+		b.inserts[sh].reset()
+	}
+	b.order = b.order[:0]
+	if len(b.inserts) > keptShapes {
+		clear(b.inserts)
+	}
+	batches.Put(b)
 }
 
 func (b *batch) add(c *pawl.Change) error {
@@ -207,19 +248,24 @@ func (b *batch) insert(row *pawl.StepRow) error {
 	}
 	t := b.inserts[sh]
 	if t == nil {
-		if b.inserts == nil {
-			b.inserts = make(map[shape]*table)
-		}
 		t = &table{set: sh.set, types: sh.types()}
 		b.inserts[sh] = t
+	}
+	if t.rows == 0 {
 		b.order = append(b.order, sh)
 	}
 	t.begin(t.types)
 	return putStep(row, t)
 }
 
-// arrayInsert takes relative times as what has to be added to the clock.
-func arrayInsert(sh shape) string {
+// together inserts rows of a shape in a transaction that has a fence for all.
+func together(sh shape) string { return arrayInsert(sh, `(`+batchClock+`) AS n`, 1) }
+
+// fenced inserts rows of a shape, all of one run, by a statement that is alone.
+func fenced(sh shape) string { return fmt.Sprintf(aloneInsert, arrayInsert(sh, `n`, 4)) }
+
+// arrayInsert takes relative times as what has to be added to the clock. Its parameters begin with the number first.
+func arrayInsert(sh shape, clock string, first int) string {
 	var names, values, params []string
 	for i, at := range sh.columns() {
 		name := stepNames[at]
@@ -228,9 +274,9 @@ func arrayInsert(sh shape) string {
 			value = "n.now + " + value
 		}
 		names, values = append(names, name), append(values, value)
-		params = append(params, "$"+strconv.Itoa(i+1)+"::"+arrayTypes[stepTypes[at]].name)
+		params = append(params, "$"+strconv.Itoa(i+first)+"::"+arrayTypes[stepTypes[at]].name)
 	}
 	list := strings.Join(names, ", ")
-	return `INSERT INTO pawl_steps (` + list + `) SELECT ` + strings.Join(values, ", ") + ` FROM (` + batchClock + `) AS n, unnest(` +
+	return `INSERT INTO pawl_steps (` + list + `) SELECT ` + strings.Join(values, ", ") + ` FROM ` + clock + `, unnest(` +
 		strings.Join(params, ", ") + `) AS v(` + list + `)`
 }

@@ -78,22 +78,25 @@ func (s *Store) Claim(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error)
 	}
 	query := claimText(len(c.Has), c.Expired, c.Suspect)
 	var taken []pawl.Claimed
+	take := func(rows pawl.Rows) error {
+		if taken == nil { // the rows are large, and would be moved as more come
+			taken = make([]pawl.Claimed, 0, min(c.Limit, 100))
+		}
+		taken = append(taken, pawl.Claimed{})
+		return scanClaimed(rows, &taken[len(taken)-1])
+	}
 	var err error
 	if s.d.Send != nil {
 		err = s.again(ctx, func() error {
 			taken = nil
 			return s.sent(ctx, func(ctx context.Context, conn *sql.Conn) error {
-				return s.d.Send(ctx, conn, []Call{{s.texts.get(query), args, func(rows pawl.Rows) error {
-					c, err := scanClaimed(rows)
-					taken = append(taken, c)
-					return err
-				}}})
+				return s.d.Send(ctx, conn, []Call{{s.texts.get(query), args, take}})
 			})
 		})
 	} else {
-		err = s.Update(ctx, func(ctx context.Context, tx pawl.Txn) (err error) {
-			taken, err = list(ctx, tx.(*txn), scanClaimed, query, args...)
-			return err
+		err = s.Update(ctx, func(ctx context.Context, tx pawl.Txn) error {
+			taken = nil
+			return tx.(*txn).rows(ctx, query, args, take)
 		})
 	}
 	if err != nil {
@@ -102,10 +105,10 @@ func (s *Store) Claim(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error)
 	return taken, nil
 }
 
-func scanClaimed(rows pawl.Rows) (c pawl.Claimed, err error) {
-	err = rows.Scan(append(runDest(&c.Row), zero(&c.Row.Input), zero(&c.From), zero(&c.Owner), zero(&c.Before))...)
+func scanClaimed(rows pawl.Rows, c *pawl.Claimed) error {
+	err := rows.Scan(append(runDest(&c.Row), zero(&c.Row.Input), zero(&c.From), zero(&c.Owner), zero(&c.Before))...)
 	if c.From != pawl.Running {
 		c.Before = 0
 	}
-	return c, err
+	return err
 }

@@ -35,7 +35,7 @@ type Store struct {
 	// wrote counts the transactions that had the turn.
 	wrote atomic.Int64
 
-	shapes sync.Map // shape → the statement that inserts such a row
+	shapes sync.Map // shapeText → the statement that inserts such a row
 
 	closed chan struct{}
 	close  sync.Once // closes closed

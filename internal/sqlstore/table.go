@@ -35,7 +35,8 @@ type array struct {
 
 const (
 	arrayHeader = 20
-	firstRoom   = 512 // of a column
+	firstRoom   = 512      // of a column
+	keptRoom    = 64 << 10 // of a column, for the next batch
 	nullElement = 0xffffffff
 )
 
@@ -50,6 +51,19 @@ func (t *table) begin(types string) {
 	}
 	t.rows++
 	t.column, t.field = 0, 0
+}
+
+// reset takes out the rows. What args has given is not valid any more.
+func (t *table) reset() {
+	t.rows = 0
+	for i := range t.columns {
+		c := &t.columns[i]
+		if cap(c.buf) > keptRoom {
+			t.columns = nil
+			return
+		}
+		*c = array{buf: c.buf[:arrayHeader]}
+	}
 }
 
 // next is the column of the next value; nil if a row of this shape has none there.
@@ -141,9 +155,11 @@ func (t *table) args() [][]byte {
 		c := &t.columns[i]
 		head := c.buf[:arrayHeader]
 		binary.BigEndian.PutUint32(head, 1) // dimension
+		nulls := uint32(0)
 		if c.null {
-			binary.BigEndian.PutUint32(head[4:], 1)
+			nulls = 1
 		}
+		binary.BigEndian.PutUint32(head[4:], nulls)
 		binary.BigEndian.PutUint32(head[8:], arrayTypes[t.types[i]].element)
 		binary.BigEndian.PutUint32(head[12:], c.n)
 		binary.BigEndian.PutUint32(head[16:], 1) // where its index begins

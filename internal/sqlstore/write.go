@@ -121,7 +121,7 @@ func (s *Store) writeInsert(d *Direct, row *pawl.StepRow, now int64) error {
 		return err
 	}
 	s.values = a.all
-	_, err := d.exec(s.shaped(sh, rowInsert), a.all...)
+	_, err := d.exec(s.shaped(shapeText{shape: sh}, rowInsert), a.all...)
 	return err
 }
 
@@ -134,13 +134,19 @@ func rowInsert(sh shape) string {
 	return `INSERT INTO pawl_steps (` + strings.Join(names, ", ") + `) VALUES (` + strings.Join(params, ", ") + `)`
 }
 
+// shapeText is which of the statements for a shape.
+type shapeText struct {
+	shape
+	alone bool
+}
+
 // shaped gives the statement for a shape, made once.
-func (s *Store) shaped(sh shape, text func(shape) string) string {
-	if q, ok := s.shapes.Load(sh); ok {
+func (s *Store) shaped(of shapeText, text func(shape) string) string {
+	if q, ok := s.shapes.Load(of); ok {
 		return q.(string)
 	}
-	q := s.texts.r.Replace(text(sh))
-	s.shapes.Store(sh, q)
+	q := s.texts.r.Replace(text(of.shape))
+	s.shapes.Store(of, q)
 	return q
 }
 
