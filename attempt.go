@@ -15,6 +15,7 @@ import (
 type stepRun struct {
 	x    *execution
 	b    *branch
+	run  *Run
 	c    *stepCall
 	path string
 	row  *StepRow // as stored, nil if there is none
@@ -55,7 +56,7 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 	case x.dry != nil:
 		return nil, b.rehearse(c, path, row)
 	}
-	s := &stepRun{x: x, b: b, c: c, path: path, row: row, hash: hash, base: b.ctx}
+	s := &stepRun{x: x, b: b, run: r, c: c, path: path, row: row, hash: hash, base: b.ctx}
 	if r.shield {
 		s.base = x.life
 	}
@@ -267,10 +268,11 @@ func (s *stepRun) adopt(row *StepRow) (err error) {
 // first asks what must be known before a step without a row begins.
 func (s *stepRun) first() error {
 	x := s.x
+	if err := s.overLimit(); err != nil {
+		return err
+	}
 	effect := s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed
 	switch {
-	case x.j.size() >= maxSteps:
-		return s.question(AskLimit, fmt.Sprintf("the run has %d steps, the limit: split it, or make it a batch", maxSteps))
 	case effect && x.row.Restored > 0:
 		row := s.next(nil)
 		row.State = StepUncertain
@@ -348,6 +350,11 @@ func (s *stepRun) attempts() ([]byte, error) {
 		if s.row != nil && s.row.State == StepRetrying && s.expired() && s.maybeSent() { // the key ran out while it waited
 			s.markUncertain(s.row, nil)
 			return nil, s.b.waitFor(s.row)
+		}
+		if s.row != nil {
+			if err := s.overLimit(); err != nil {
+				return nil, err
+			}
 		}
 		row := s.next(s.row)
 		if !s.ready(row) {

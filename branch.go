@@ -131,3 +131,28 @@ func (x *execution) halt(why func()) {
 	x.halted = true
 	why()
 }
+
+// finally runs what [Run.Finally] was given, unless the body only waits, and gives the first error.
+func (x *execution) finally(root *branch) (first error) {
+	root.open = nil // a Group that was left open has ended
+	for {
+		x.mu.Lock()
+		n := len(x.finals)
+		if n == 0 || root.over.Load() || x.halted {
+			x.mu.Unlock()
+			return first
+		}
+		fn := x.finals[n-1]
+		x.finals = x.finals[:n-1]
+		x.mu.Unlock()
+		b := &branch{x: x, ctx: x.life}
+		b.run(&Run{x: x, branch: b, shield: true}, fn)
+		if b.over.Load() {
+			root.over.Store(true)
+			root.waits = append(root.waits, b.waits...)
+		}
+		if first == nil {
+			first = b.err
+		}
+	}
+}

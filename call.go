@@ -135,6 +135,7 @@ func (s *stepRun) late() bool {
 // used notes on the row what the attempt sent and used, by the step's own report and by the transport.
 func (s *stepRun) used(row *StepRow, rep *report) {
 	row.Usage, row.Sent = rep.usage(), nil
+	defer func() { s.x.cost.Add(row.Usage.CostMicros) }()
 	sends := s.http.Sends()
 	if len(sends) == 0 {
 		return

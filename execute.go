@@ -37,7 +37,9 @@ type execution struct {
 	before int64    // … and when that one had claimed it
 	dry    *dryRun  // a plan's replay: nothing is executed or written
 	ending atomic.Bool
-	quietN atomic.Bool // finished steps are being passed
+	cost   atomic.Int64       // estimated, of the attempts so far, if it is limited or since this claim
+	finals []func(*Run) error // of Run.Finally; guarded by mu
+	quietN atomic.Bool        // finished steps are being passed
 
 	logOnce sync.Once
 	log     *slog.Logger // see logger
@@ -151,6 +153,9 @@ func (x *execution) body(then func(root *branch, result []byte, err error)) {
 		}
 		if left := root.leave(); left != nil {
 			err = left
+		}
+		if final := x.finally(root); final != nil && err == nil {
+			err = tame(final)
 		}
 		root.close()
 		then(root, result, err)

@@ -369,6 +369,9 @@ func (e *Engine) resumeEntry(ctx context.Context, tx Txn, run *RunRow, en *Entry
 	case AskDiverged:
 		run.Intended, run.Fault = "", nil
 	case AskLimit, AskInputChanged:
+		if en.Other != "" { // a limit of the run: the answer itself says how much more there is
+			return nil
+		}
 		row, err := tx.Step(ctx, run.ID, en.Step)
 		if err != nil || row == nil {
 			return err

@@ -42,6 +42,19 @@ func (r *Run) WithoutCancel() *Run {
 	return &shielded
 }
 
+// Finally has fn called when the body has returned or panicked, and not only waits: to clean up after a success, a failure or
+// a cancel alike. Its steps run after a cancel request and past the run's deadline too, and are not counted against [Limits]; they may wait
+// like any others, and the run ends after them. Functions are called in reverse order, each though another has failed. A body that succeeded
+// fails by their first error; one that failed or was cancelled keeps its end.
+//
+// Nothing is called for a run that is cancelled before it began, or whose end a person has decided: given up, accepted, or cancelled while a question
+// was open.
+func (r *Run) Finally(fn func(run *Run) error) {
+	r.x.mu.Lock()
+	defer r.x.mu.Unlock()
+	r.x.finals = append(r.x.finals, fn)
+}
+
 // Log is silent while finished steps are passed over and after suspension, so that each line appears about once.
 func (r *Run) Log() *slog.Logger {
 	if r.x.quiet() || r.branch.over.Load() {

@@ -105,7 +105,7 @@ const (
 	AskDiverged     EntryKind = "diverged"      // the body ended without visiting a step it once ran
 	AskRenamed      EntryKind = "renamed"       // a new step looks like a finished one under another name
 	AskVersion      EntryKind = "version"       // no living worker has the run's version
-	AskLimit        EntryKind = "limit"         // attempts are used up, or the run has too many steps
+	AskLimit        EntryKind = "limit"         // attempts are used up, or the run has come to one of its Limits
 	AskInputChanged EntryKind = "input_changed" // an unfinished effect would now be sent with another input
 )
 

@@ -43,6 +43,9 @@ func (x *execution) prepare() error {
 			return err
 		}
 	}
+	if err := x.countCost(); err != nil {
+		return err
+	}
 	input, err := x.e.open(x.row.Input)
 	if err == nil {
 		err = x.def.checkInput(input)

@@ -28,6 +28,7 @@ type definition struct {
 	VersionID
 	keyName          string
 	blockOnExhausted bool
+	limits           Limits
 	checkInput       func(json []byte) error
 	reencode         func(json []byte) (in any, err error) // as the workflow's own type
 	body             func(run *Run, input []byte) (result []byte, err error)
@@ -89,6 +90,9 @@ func (d *definition) check() error {
 	}
 	if err := checkName("KeyName", d.keyName); err != nil {
 		return err
+	}
+	if err := d.limits.check(); err != nil {
+		return fmt.Errorf("pawl: workflow %q: %w", d.Workflow, err)
 	}
 	if !versionPattern.MatchString(d.Version) {
 		return fmt.Errorf("pawl: workflow %q has version %q: want v and a number, like v1 (the name comes first)",
