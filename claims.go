@@ -192,8 +192,8 @@ func (w *worker) begin(c Claimed, h *here) {
 
 // over is the end of an execution.
 func (w *worker) over(x *execution, unhook func() bool, h *here) {
-	if p := recover(); p != nil { // the engine's own: nothing is said about the run
-		panic(p)
+	if p := recover(); p != nil { // nothing is said about the run
+		panic(p) //nolint:forbidigo // the engine's own, passed on
 	}
 	w.unsuspect(w.hold, x.row.ID)
 	if w.stopping.Load() { // it may have been released, for others to take

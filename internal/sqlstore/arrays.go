@@ -69,7 +69,7 @@ FROM `
 	batchClock = `SELECT current_setting('pawl.now')::bigint AS now`
 )
 
-// What one statement can do needs no transaction around it: starts, and rows that one run adds to its journal. There the
+// What one statement can do needs no transaction around it: starts, and the row that one run adds to its journal. There the
 // fence is a part of the insert, which adds nothing to what was not locked; an end must be a statement after its lock. The
 // comment is for whoever reads along, see pgtest.
 const (
@@ -77,8 +77,8 @@ const (
 SELECT now FROM n`
 
 	aloneInsert = `/* commits */ WITH n AS MATERIALIZED (SELECT {now} AS now FROM pawl_runs WHERE id = ($1::uuid[])[1]
-	AND epoch = ($2::bigint[])[1] AND token = ($3::bigint[])[1] AND state = 'running'{skip}), done AS (%s)
-SELECT now FROM n`
+	AND epoch = ($2::bigint[])[1] AND token = ($3::bigint[])[1] AND state = 'running'{skip})
+INSERT INTO pawl_steps (%s) SELECT %s FROM n RETURNING (SELECT now FROM n)`
 )
 
 // writeArrays is Write for a server: all statements go there together.
@@ -138,7 +138,7 @@ func (s *Store) statements(b *batch) []Batch {
 	switch {
 	case b.claims.rows == 0:
 		return []Batch{{s.texts.get(aloneStart), b.starts.args()}}
-	case b.claims.rows == 1 && len(b.order) == 1 && b.starts.rows+b.settles.rows+b.ends.rows == 0:
+	case b.claims.rows == 1 && len(b.order) == 1 && b.inserts[b.order[0]].rows == 1 && b.starts.rows+b.settles.rows+b.ends.rows == 0:
 		sh := b.order[0]
 		return []Batch{{s.shaped(shapeText{sh, true}, fenced), append(b.claims.args(), b.inserts[sh].args()...)}}
 	}
@@ -151,7 +151,7 @@ func (s *Store) statements(b *batch) []Batch {
 	add(&b.starts, batchStart)
 	add(&b.settles, batchSettle)
 	for _, sh := range b.order {
-		add(b.inserts[sh], s.shaped(shapeText{shape: sh}, together))
+		add(b.inserts[sh], s.shaped(shapeText{shape: sh}, arrayInsert))
 	}
 	add(&b.ends, batchEnd)
 	add(&b.keys, batchKeys)
@@ -258,25 +258,33 @@ func (b *batch) insert(row *pawl.StepRow) error {
 	return putStep(row, t)
 }
 
-// together inserts rows of a shape in a transaction that has a fence for all.
-func together(sh shape) string { return arrayInsert(sh, `(`+batchClock+`) AS n`, 1) }
+// fenced inserts a row of a shape by a statement that is alone, after the parameters of its fence.
+func fenced(sh shape) string {
+	list, values := insertInto(sh, func(i int, of string) string { return fmt.Sprintf("($%d::%s)[1]", i+4, of) })
+	return fmt.Sprintf(aloneInsert, list, values)
+}
 
-// fenced inserts rows of a shape, all of one run, by a statement that is alone.
-func fenced(sh shape) string { return fmt.Sprintf(aloneInsert, arrayInsert(sh, `n`, 4)) }
-
-// arrayInsert takes relative times as what has to be added to the clock. Its parameters begin with the number first.
-func arrayInsert(sh shape, clock string, first int) string {
-	var names, values, params []string
+// arrayInsert inserts rows of a shape in a transaction that has a fence for all.
+func arrayInsert(sh shape) string {
+	var params []string
 	for i, at := range sh.columns() {
-		name := stepNames[at]
-		value := "v." + name
-		if sh.late(at) {
-			value = "n.now + " + value
-		}
-		names, values = append(names, name), append(values, value)
-		params = append(params, "$"+strconv.Itoa(i+first)+"::"+arrayTypes[stepTypes[at]].name)
+		params = append(params, fmt.Sprintf("$%d::%s", i+1, arrayTypes[stepTypes[at]].name))
 	}
-	list := strings.Join(names, ", ")
-	return `INSERT INTO pawl_steps (` + list + `) SELECT ` + strings.Join(values, ", ") + ` FROM ` + clock + `, unnest(` +
+	list, values := insertInto(sh, func(i int, _ string) string { return "v." + stepNames[sh.columns()[i]] })
+	return `INSERT INTO pawl_steps (` + list + `) SELECT ` + values + ` FROM (` + batchClock + `) AS n, unnest(` +
 		strings.Join(params, ", ") + `) AS v(` + list + `)`
+}
+
+// insertInto lists the columns of a shape and their values. value gives the i-th, which has an array of a type as its
+// parameter; relative times are what has to be added to the clock.
+func insertInto(sh shape, value func(i int, of string) string) (list, values string) {
+	var names, all []string
+	for i, at := range sh.columns() {
+		v := value(i, arrayTypes[stepTypes[at]].name)
+		if sh.late(at) {
+			v = "n.now + " + v
+		}
+		names, all = append(names, stepNames[at]), append(all, v)
+	}
+	return strings.Join(names, ", "), strings.Join(all, ", ")
 }

@@ -92,7 +92,7 @@ func (s *Store) hotWrites() []Hot {
 		{Name: "write: end", Text: batchEnd, Table: "pawl_runs", Index: "pkey"},
 		{Name: "write: open steps", Text: batchEnd, Table: "pawl_steps", Index: "pkey"},
 		{Name: "write: keys", Text: batchKeys, Table: "pawl_keys", Index: "pkey"},
-		{Name: "write: insert", Text: together(result)},
+		{Name: "write: insert", Text: arrayInsert(result)},
 		{Name: "write: fenced insert", Text: fenced(result), Table: "pawl_runs", Index: "pkey"},
 		{Name: "write: start", Text: batchStart},
 		{Name: "write: starts alone", Text: aloneStart},
