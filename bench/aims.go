@@ -50,7 +50,8 @@ func (r *report) aims() (all []aim) {
 	all = append(all, r.resumeAims()...)
 	all = append(all, r.costAims()...)
 	all = append(all, r.backlogAims()...)
-	return append(all, r.memoryAims()...)
+	all = append(all, r.memoryAims()...)
+	return append(all, r.waitingAims()...)
 }
 
 func (r *report) stepAims() (all []aim) {
@@ -193,6 +194,24 @@ func (r *report) memoryAims() (all []aim) {
 				what := fmt.Sprintf("memory, %s, %s queued, %s running", st, thousands(float64(c.Queued)), thousands(float64(c.C)))
 				all = append(all, most(what, 150, " MB", c, rssOf))
 			}
+		}
+	}
+	return all
+}
+
+// pollMillis is the longest that a worker waits before it looks again.
+const pollMillis = 1000
+
+func (r *report) waitingAims() (all []aim) {
+	for _, st := range []Store{Postgres, SQLite} {
+		for _, c := range r.cells() {
+			if c.Workload != Waiting || c.Store != st || c.Peer != "pawl" {
+				continue
+			}
+			what := fmt.Sprintf("waiting, %s, %s asleep", st, thousands(float64(c.Queued)))
+			all = append(all, most(what, 50, " MB", c, rssOf),
+				most("1,000 due at once, after that by 1,000 jobs' time and a poll, "+what, 1.5, "", c,
+					func(r Result) float64 { return max(0, r.Woken-pollMillis) / r.Jobs }))
 		}
 	}
 	return all

@@ -35,6 +35,10 @@ func columnsFor(w Workload, s Store) []column {
 			narrow("idle commits/s", func(r Result) float64 { return r.IdleCommits }),
 			narrow("idle buffers/s", func(r Result) float64 { return r.IdleBuffers }))
 		columns = append(columns, costs("job", s)...)
+	case Waiting:
+		columns = append(columns, name(), column{"asleep", func(c *cell, _ []*cell) string { return thousands(float64(c.Queued)) }},
+			wide("1,000 due at once, last one woken after, ms", func(r Result) float64 { return r.Woken }),
+			wide("1,000 jobs, ms", func(r Result) float64 { return r.Jobs }), wide("RSS MB", rssOf))
 	case Memory:
 		columns = append(columns, name(), column{"running", func(c *cell, _ []*cell) string { return thousands(float64(c.C)) }},
 			column{"queued", func(c *cell, _ []*cell) string { return thousands(float64(c.Queued)) }}, wide("RSS MB", rssOf))

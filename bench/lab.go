@@ -192,7 +192,7 @@ func (l *lab) attempt(ctx context.Context, s Spec, seconds float64) (r Result, e
 		err = errors.Join(err, l.drop(context.WithoutCancel(ctx), t))
 	}()
 	j := job{Spec: s, Phase: measure, Target: t, Seconds: seconds}
-	if s.Workload == Memory {
+	if s.Workload == Memory || s.Workload == Waiting {
 		before := j
 		before.Phase = fill
 		if _, err := runChild(ctx, before); err != nil {

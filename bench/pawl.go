@@ -43,6 +43,7 @@ type pawlPeer struct {
 	stopped chan error
 
 	steps10, job *pawl.Workflow[int, string]
+	sleeper      *pawl.Workflow[time.Time, string]
 	long         *pawl.Workflow[int, int]
 	hang         *pawl.Workflow[int, int]
 	ready        *pawl.Workflow[int, int]
@@ -65,7 +66,7 @@ func openPawl(ctx context.Context, s Spec, t target) (peer, error) {
 	if s.Workload == Resume {
 		o.Lease = pawlLease
 	}
-	if p.worker, err = p.engine(ctx, t, o, p.steps10, p.job, p.long, p.hang, p.ready); err == nil {
+	if p.worker, err = p.engine(ctx, t, o, p.steps10, p.job, p.sleeper, p.long, p.hang, p.ready); err == nil {
 		p.starter, err = p.engine(ctx, t, o)
 	}
 	if err != nil {
@@ -130,6 +131,7 @@ func (p *pawlPeer) define() {
 		_, err := pawl.Repeatable(run, "step", in, noop)
 		return "", err
 	})
+	p.defineSleeper()
 	p.ready = pawl.Define(readyName, "v1", func(*pawl.Run, int) (int, error) { return 0, nil })
 	p.long = pawl.Define("long", "v1", func(run *pawl.Run, k int) (int, error) {
 		p.first()

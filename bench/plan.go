@@ -14,6 +14,7 @@ type selection struct {
 	finished  int
 	running   int
 	queued    int
+	asleep    int
 }
 
 // plan gives the cells to measure, a slice for each group of peers that are compared with each other.
@@ -73,6 +74,8 @@ func (sel selection) groups(w Workload, st Store) (groups [][]Spec) {
 		groups = append(groups, with(Spec{C: sel.running}, []Spec{
 			{Peer: "river", Variant: riverTuned, Queued: sel.queued}, {Peer: "pawl", Queued: sel.queued},
 		}))
+	case Waiting:
+		groups = append(groups, with(Spec{C: 64}, []Spec{{Peer: "pawl", Queued: sel.asleep}}))
 	}
 	return groups
 }

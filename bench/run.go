@@ -27,6 +27,8 @@ func runJob(ctx context.Context, j job) (Result, error) {
 		return runResume(ctx, j)
 	case Memory:
 		return runMemory(ctx, j)
+	case Waiting:
+		return runWaiting(ctx, j)
 	}
 	return Result{}, fmt.Errorf("there is no workload %q", j.Workload)
 }
@@ -297,6 +299,9 @@ func runMemory(ctx context.Context, j job) (r Result, err error) {
 
 // fillIn leaves behind what a measurement finds.
 func fillIn(ctx context.Context, j job) (err error) {
+	if j.Workload == Waiting {
+		return fillWaiting(ctx, j)
+	}
 	p, err := openAs[interface {
 		peer
 		queuer

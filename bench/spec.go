@@ -13,9 +13,10 @@ const (
 	Resume  Workload = "resume"
 	Backlog Workload = "backlog"
 	Memory  Workload = "memory"
+	Waiting Workload = "waiting"
 )
 
-var workloads = []Workload{Steps, Queue, Latency, Resume, Backlog, Memory}
+var workloads = []Workload{Steps, Queue, Latency, Resume, Backlog, Memory, Waiting}
 
 // Store is the database that a peer keeps its rows in.
 type Store string
@@ -38,7 +39,7 @@ type Spec struct {
 	C        int      `json:"c,omitempty"`        // runs at once; workers of a queue
 	K        int      `json:"k,omitempty"`        // finished steps of the run that is resumed
 	Finished int      `json:"finished,omitempty"` // finished runs that are kept (backlog)
-	Queued   int      `json:"queued,omitempty"`   // waiting runs (memory)
+	Queued   int      `json:"queued,omitempty"`   // queued runs (memory), sleeping ones (waiting)
 	N        int      `json:"n,omitempty"`        // runs, jobs or samples; 0 lets the child choose
 	Round    int      `json:"round"`
 }
@@ -99,6 +100,9 @@ type Result struct {
 
 	Recovery float64 `json:"recovery_ms,omitempty"` // worker start to step K+1
 	Replay   float64 `json:"replay_ms,omitempty"`   // first line of the body to step K+1
+
+	Woken float64 `json:"woken_ms,omitempty"` // from the moment they are due until the last of 1,000 sleepers goes on
+	Jobs  float64 `json:"jobs_ms,omitempty"`  // how long 1,000 jobs take, from their start to the last finished row
 
 	Unit      int     `json:"unit,omitempty"` // how many steps or jobs the figures below are divided by
 	Commits   float64 `json:"commits,omitempty"`
