@@ -180,9 +180,11 @@ func (w *worker) begin(c Claimed, h *here) {
 	born := w.born[c.Row.ID]
 	delete(w.born, c.Row.ID)
 	w.mu.Unlock()
+	unwatch := x.watch()
 	w.wg.Go(func() {
 		defer func() {
 			unhook()
+			unwatch()
 			x.drop(fault.ErrLeaseLost)
 			w.mu.Lock()
 			if w.live[c.Row.ID] == x { // not a later claim of the same run

@@ -43,6 +43,9 @@ type execution struct {
 	closed atomic.Bool // the body has returned
 	quietN atomic.Bool // finished steps are being passed, or the body is suspended
 
+	late      bool   // the deadline had passed before this execution began
+	cut       string // what the deadline cut off, for the fault of the run
+	blind     bool   // the body waits for something that it came by before its context ended
 	suspended bool
 	waits     []waitOn
 	released  bool // suspended because the worker stops, or something cannot be reached
@@ -182,7 +185,7 @@ func (x *execution) conclude(result []byte, err error) {
 	case x.suspended && len(x.waits) == 0: // a write that failed; its cause is kept
 		x.end(&runEnd{release: true, delay: 2 * time.Second})
 	case x.suspended:
-		x.end(&runEnd{suspend: x.waits, cancels: x.cancelled()})
+		x.end(&runEnd{suspend: x.waits, cancels: x.ctx.Err() != nil && !x.blind})
 	default:
 		x.finish(result, err)
 	}
@@ -198,16 +201,20 @@ func (x *execution) finish(result []byte, err error) {
 	switch {
 	case x.row.CancelAt > 0 && !errors.Is(err, errInput): // asked for before this execution began
 		end = &runEnd{finish: Cancelled}
+	case x.late && !errors.Is(err, errInput):
+		end = &runEnd{finish: Failed, fault: x.missed()}
 	case err == nil:
 	case errors.Is(err, errInput):
 		x.end(&runEnd{block: x.entry(AskDecode, "", err.Error())})
 		return
 	case x.cancelled() && !errors.Is(err, fault.ReasonPanic):
 		end = &runEnd{finish: Cancelled}
+	case x.overdue() && !errors.Is(err, fault.ReasonPanic):
+		end = &runEnd{finish: Failed, fault: x.missed()}
 	default:
 		end = &runEnd{finish: Failed, fault: bodyFault(err)}
 	}
-	if names := x.j.unvisited(); len(names) > 0 && end.finish != Cancelled {
+	if names := x.j.unvisited(); len(names) > 0 && end.finish != Cancelled && (end.fault == nil || end.fault.Reason != fault.ReasonRunDeadline) {
 		detail := fmt.Sprintf("the body ended (%s) without coming by %q, which it once ran: renamed or removed?", end.finish, names)
 		x.end(&runEnd{block: x.entry(AskDiverged, names[0], detail), intend: end.finish, fault: end.fault, result: end.result})
 		return
@@ -257,8 +264,11 @@ func (x *execution) end(end *runEnd) {
 	}
 	x.e.hooks.Reach(hooks.Ended, string(x.row.ID), "")
 	x.e.changed(x.row.ID, x.final)
-	if x.final == nil { // it may be due again at once
+	if x.final == nil || x.final.Called { // it, or who waits for it, may be due at once
 		x.e.nudge()
+	}
+	if x.final != nil && x.final.Called {
+		x.e.hint(x.hold)
 	}
 }
 
@@ -370,6 +380,7 @@ func (x *execution) suspend() error {
 
 func (x *execution) waitFor(row *StepRow) error {
 	x.waits = append(x.waits, waitOn{row.Name, row.Attempt})
+	x.blind = x.blind || x.ctx.Err() == nil
 	return x.suspend()
 }
 

@@ -34,6 +34,9 @@ func (e *Engine) Resolve(ctx context.Context, a Answer) error {
 			return err
 		}
 		run = en.Run
+		if err := lockFirst(ctx, tx, en.Run); err != nil {
+			return err
+		}
 		row, err := tx.LockRun(ctx, en.Run)
 		if err != nil {
 			return err
