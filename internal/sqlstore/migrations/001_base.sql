@@ -73,7 +73,7 @@ CREATE TABLE pawl_calls (
 	PRIMARY KEY (run, step)
 );
 
-CREATE INDEX pawl_calls_child ON pawl_calls (child, run);
+CREATE INDEX pawl_calls_child ON pawl_calls (child, run, step);
 
 CREATE TABLE pawl_steps (
 	run          {id}    NOT NULL,
