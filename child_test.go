@@ -84,7 +84,7 @@ func TestChildrenNestOnOneSlot(t *testing.T) {
 	})
 }
 
-// C-FR-103: ten children, killed at each of twenty points: ten children in all.
+// Ten children, killed at each of twenty points: ten children in all.
 func TestChildrenAreStartedOnce(t *testing.T) {
 	for _, point := range []hooks.Point{hooks.Claimed, hooks.StepReached, hooks.CommitSending, hooks.Ended} {
 		for nth := 1; nth <= 25; nth += 5 {
@@ -127,7 +127,7 @@ func TestChildrenAreStartedOnce(t *testing.T) {
 	}
 }
 
-// C-FR-104: a retried caller goes on with the failed child, whose finished half is not done again.
+// C40: a retried caller goes on with the failed child, whose finished half is not done again.
 func TestRetryGoesOnWithTheChild(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
 		k := kid(s)
@@ -320,5 +320,52 @@ func TestChildRefusesBadCalls(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
 		_, err := kid(s).Start(t.Context(), s.desk, "x", pawl.Detached())
 		mentions(t, err, "Detached")
+	})
+}
+
+// A caller may find a run that a worker is executing already; that one's end has to tell it all the same.
+func TestChildThatIsRunningAlready(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		k := kid(s)
+		w := flow("caller", "v1", func(run *pawl.Run, in string) (string, error) {
+			return pawl.Child(run, "kid", k, in, pawl.Key("one"))
+		})
+		s.on("kb", func(context.Context, int) (string, error) {
+			time.Sleep(time.Minute)
+			return "B", nil
+		})
+		s.spawn("b1", w, k)
+		child := begin(s, k, "x", pawl.Key("one"))
+		s.reach(child, pawl.Running)
+		time.Sleep(10 * time.Second)
+		id := begin(s, w, "x")
+		d := s.reach(id, pawl.Waiting)
+		if c := d.Children; len(c) != 1 || c[0].Run != child || !c[0].Found {
+			t.Errorf("children %+v, want to have found %s", c, child)
+		}
+		result(t, s.reach(id, pawl.Succeeded), "B")
+	})
+}
+
+// A cancel that comes between a wait and the end of the body's execution is not overlooked.
+func TestCancelWhileTheBodyLetsGo(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := slept(s, func(run *pawl.Run) error { return pawl.Sleep(run, "nap", time.Hour) })
+		seen := 0
+		s.spawnWith(func(o *pawl.Options) {
+			o.Hooks.At = func(at hooks.Point, run, _ string) {
+				if at != hooks.BodyDone {
+					return
+				}
+				if seen++; seen > 1 {
+					return
+				}
+				if _, err := s.desk.Cancel(t.Context(), pawl.RunID(run), ann); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(5 * time.Second) // a heartbeat tells
+			}
+		}, w)
+		s.reach(begin(s, w, "x"), pawl.Cancelled)
 	})
 }

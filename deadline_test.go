@@ -52,7 +52,7 @@ func TestAtDelaysAStart(t *testing.T) {
 	})
 }
 
-// C-FR-111: a deadline wakes a run that waits, lets it compensate, and says what it waited for. A retry has as much time
+// A deadline wakes a run that waits, lets it compensate, and says what it waited for. A retry has as much time
 // again.
 func TestDeadlineWakesAWaiter(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {

@@ -81,7 +81,7 @@ func (a *app) start(cmd *cobra.Command, f *startFlags, args []string) error {
 	if f.at != "" {
 		at, err := parseAt(f.at)
 		if err != nil {
-			return usage(cmd, "--at %s: want a time such as %s, or a duration such as 90m", f.at, time.RFC3339)
+			return usage(cmd, "--at %s: want a time such as 2030-01-02T15:04:05Z, or a duration such as 90m", f.at)
 		}
 		opts = append(opts, pawl.At(at))
 	}
