@@ -25,13 +25,13 @@ func kid(s *stage) *pawl.Workflow[string, string] {
 }
 
 // calling is a workflow that waits for one child between two steps.
-func calling(s *stage, w *pawl.Workflow[string, string], opts ...pawl.StartOption) *pawl.Workflow[string, string] {
+func calling(s *stage, w *pawl.Workflow[string, string]) *pawl.Workflow[string, string] {
 	return flow("caller", "v1", func(run *pawl.Run, in string) (string, error) {
 		a, err := s.rep(run, "a", in)
 		if err != nil {
 			return "", err
 		}
-		c, err := pawl.Child(run, "kid", w, a, opts...)
+		c, err := pawl.Child(run, "kid", w, a)
 		if err != nil {
 			return "", err
 		}
@@ -115,7 +115,7 @@ func TestChildrenAreStartedOnce(t *testing.T) {
 						}
 					}, w, k)
 					id := begin(s, w, "x")
-					time.Sleep(time.Minute)
+					time.Sleep(time.Minute) // bubble
 					s.spawn("b1", w, k)
 					s.reach(id, pawl.Succeeded)
 					if n := len(s.runsOf("kid")); n != 10 {
@@ -202,7 +202,7 @@ func TestCancelGoesDown(t *testing.T) {
 				if _, err := s.desk.Cancel(t.Context(), id, ann); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(30 * time.Second)
+				time.Sleep(30 * time.Second) // bubble
 				want := pawl.Cancelled
 				if opts != nil {
 					want = pawl.Waiting
@@ -331,13 +331,13 @@ func TestChildThatIsRunningAlready(t *testing.T) {
 			return pawl.Child(run, "kid", k, in, pawl.Key("one"))
 		})
 		s.on("kb", func(context.Context, int) (string, error) {
-			time.Sleep(time.Minute)
+			time.Sleep(time.Minute) // bubble
 			return "B", nil
 		})
 		s.spawn("b1", w, k)
 		child := begin(s, k, "x", pawl.Key("one"))
 		s.reach(child, pawl.Running)
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // bubble
 		id := begin(s, w, "x")
 		d := s.reach(id, pawl.Waiting)
 		if c := d.Children; len(c) != 1 || c[0].Run != child || !c[0].Found {
@@ -363,7 +363,7 @@ func TestCancelWhileTheBodyLetsGo(t *testing.T) {
 				if _, err := s.desk.Cancel(t.Context(), pawl.RunID(run), ann); err != nil {
 					t.Error(err)
 				}
-				time.Sleep(5 * time.Second) // a heartbeat tells
+				time.Sleep(5 * time.Second) // bubble
 			}
 		}, w)
 		s.reach(begin(s, w, "x"), pawl.Cancelled)

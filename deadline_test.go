@@ -20,7 +20,7 @@ func TestAtDelaysAStart(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
 		w := plain(s)
 		p := s.spawn("b1", w)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // bubble
 		at := time.Now().Add(10 * time.Minute)
 		ids := []pawl.RunID{begin(s, w, "desk", pawl.At(at)), begin(s, w, "keyed", pawl.At(at), pawl.Key("k"))}
 		h, err := w.Start(t.Context(), p.Engine, "hosted", pawl.At(at))
@@ -32,7 +32,7 @@ func TestAtDelaysAStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		ids = append(ids, h.ID(), many[0].ID(), many[1].ID())
-		time.Sleep(9 * time.Minute)
+		time.Sleep(9 * time.Minute) // bubble
 		s.want(map[string]int{"a": 0})
 		for _, id := range ids {
 			d := s.reach(id, pawl.Succeeded)
@@ -91,7 +91,7 @@ func TestDeadlineCutsASteps(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
 		w := plain(s)
 		p := s.spawn("b1", w)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // bubble
 		s.on("a", func(ctx context.Context, _ int) (string, error) {
 			<-ctx.Done()
 			return "", context.Cause(ctx)
@@ -125,7 +125,7 @@ func TestDeadlineWaitsForAnAnswer(t *testing.T) {
 		s.spawn("b1", w)
 		id := begin(s, w, "x", pawl.Deadline(5*time.Minute))
 		en := s.blocked(id, pawl.AskUncertain)
-		time.Sleep(10 * time.Minute)
+		time.Sleep(10 * time.Minute) // bubble
 		s.resolve(en, pawl.AnswerHappened)
 		d := s.reach(id, pawl.Failed)
 		if d.Fault.Reason != fault.ReasonRunDeadline {
@@ -142,7 +142,7 @@ func TestDeadlineGoesDown(t *testing.T) {
 		w := calling(s, k)
 		id := begin(s, w, "x", pawl.Deadline(5*time.Minute))
 		never := begin(s, w, "y", pawl.Deadline(time.Second))
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // bubble
 		s.spawn("b1", w, k)
 		d := s.reach(id, pawl.Failed)
 		if d.Fault.Reason != fault.ReasonRunDeadline || !strings.Contains(d.Fault.Message, `child "kid"`) {
