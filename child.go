@@ -300,6 +300,14 @@ func lockFirst(ctx context.Context, tx Txn, id RunID) error {
 	return nil
 }
 
+// lockInOrder locks a run that may end, after those that come before it.
+func lockInOrder(ctx context.Context, tx Txn, id RunID) (*RunRow, error) {
+	if err := lockFirst(ctx, tx, id); err != nil {
+		return nil, err
+	}
+	return tx.LockRun(ctx, id)
+}
+
 // settleCallers ends the waits for a run that has just ended.
 func settleCallers(ctx context.Context, tx Txn, child *RunRow, now int64) error {
 	if !child.Called {

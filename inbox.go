@@ -34,10 +34,7 @@ func (e *Engine) Resolve(ctx context.Context, a Answer) error {
 			return err
 		}
 		run = en.Run
-		if err := lockFirst(ctx, tx, en.Run); err != nil {
-			return err
-		}
-		row, err := tx.LockRun(ctx, en.Run)
+		row, err := lockInOrder(ctx, tx, en.Run)
 		if err != nil {
 			return err
 		}

@@ -284,10 +284,7 @@ func (e *Engine) Cancel(ctx context.Context, id RunID, a Act) (state RunState, e
 		return "", err
 	}
 	err = e.update(ctx, func(ctx context.Context, tx Txn) error {
-		if err := lockFirst(ctx, tx, id); err != nil {
-			return err
-		}
-		run, err := tx.LockRun(ctx, id)
+		run, err := lockInOrder(ctx, tx, id)
 		if err != nil {
 			return err
 		}
