@@ -61,7 +61,7 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 		s.base = x.life
 	}
 	if err := s.admit(); err != nil {
-		return nil, err
+		return s.abandonWait(err)
 	}
 	if c.wait != nil {
 		return s.await()
@@ -204,8 +204,7 @@ func (s *stepRun) admit() error {
 	case s.base.Err() != nil && s.b.orphaned():
 		return s.orphaned()
 	case s.base.Err() != nil && (s.row == nil || !s.row.Foreign || s.row.State != StepInFlight):
-		return &Error{Run: x.row.ID, Step: s.path, Fault: fault.Fault{Class: fault.Canceled, Reason: fault.ReasonRunCanceled,
-			Outcome: fault.OutcomeNotSent, Message: "the run is cancelled, the step was not begun"}}
+		return s.cutOff("is cancelled, the step was not begun")
 	}
 	return nil
 }

@@ -52,6 +52,9 @@ func (b *branch) suspend() error {
 // waitFor suspends the branch until the row has been settled or its time has come.
 func (b *branch) waitFor(row *StepRow) error {
 	b.waits = append(b.waits, waitOn{row.Name, row.Attempt})
+	b.x.mu.Lock()
+	b.x.blind = b.x.blind || b.x.ctx.Err() == nil
+	b.x.mu.Unlock()
 	return b.suspend()
 }
 

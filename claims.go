@@ -181,8 +181,9 @@ func (w *worker) begin(c Claimed, h *here) {
 	delete(w.born, c.Row.ID)
 	w.mu.Unlock()
 	x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
+	unwatch := x.watch()
 	w.wg.Go(func() {
-		defer w.over(x, unhook, h) // deferred, because the body may end the goroutine by Goexit
+		defer w.over(x, func() { unhook(); unwatch() }, h) // deferred, because the body may end the goroutine by Goexit
 		x.run()
 	})
 	if born {
@@ -191,7 +192,7 @@ func (w *worker) begin(c Claimed, h *here) {
 }
 
 // over is the end of an execution.
-func (w *worker) over(x *execution, unhook func() bool, h *here) {
+func (w *worker) over(x *execution, unhook func(), h *here) {
 	if p := recover(); p != nil { // nothing is said about the run
 		panic(p) //nolint:forbidigo // the engine's own, passed on
 	}

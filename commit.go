@@ -53,7 +53,7 @@ func (q *write) change() (c Change, ok bool) {
 		}
 	}
 	if q.end != nil {
-		if q.end.finish == "" {
+		if q.end.finish == "" || q.run.Called {
 			return c, false
 		}
 		c.End = &RunEnd{State: q.end.finish, Fault: q.end.fault, Row: q.run}
@@ -141,6 +141,11 @@ var errUnstorable = errors.New("journal row cannot be stored")
 // earlier try may have landed, or may have been on its way until the lock was given; what is found written is passed over.
 // It returns the rows of q.ops as they are stored.
 func (e *Engine) apply(ctx context.Context, tx Txn, q *write, unknown bool) ([]StepRow, error) {
+	if q.end != nil && q.end.suspend == nil { // the run may end
+		if err := lockFirst(ctx, tx, q.run.ID); err != nil {
+			return nil, err
+		}
+	}
 	run, err := e.fence(ctx, tx, q)
 	if err != nil {
 		if unknown && run != nil && q.end != nil && run.Epoch == q.run.Epoch+1 && run.Owner == "" {

@@ -51,6 +51,12 @@
 // [ErrSuspended] means that this execution of the body is over, because a step waits for its next attempt or for an
 // answer, or because the worker stops. Return it. Whatever a suspended body does further is refused and ignored.
 //
+// # Children
+//
+// [Child] starts a run and waits for its end, without a slot of a worker. The child is recorded together with the wait, so
+// there is one however often the caller is resumed, and its last transaction ends the wait. A retry of the caller goes on
+// with the failed child instead of starting another. A cancel goes down, but not to one that is [Detached].
+//
 // # Retry, resume, reopen
 //
 // Retry executes again. Inside a step it is automatic, by the class of the fault and within the [RetryPolicy]; a wait of
@@ -77,6 +83,7 @@
 //	[*Error]                   the step failed; Fault says why
 //	[ErrDuplicate]             the name is used twice in the run
 //	[fault.ErrRunCanceled]     the run is cancelled, the step was not begun or was cut short
+//	[fault.ReasonRunDeadline]  likewise, by the run's own [Deadline]
 //
 // What callers and operators get:
 //

@@ -152,6 +152,12 @@ func startAll(ctx context.Context, c Client, d *definition, ins []any, key func(
 	if len(ins) == 0 {
 		return nil, nil
 	}
+	switch {
+	case o.err != nil:
+		return nil, fmt.Errorf("pawl: start %q: %w", d.Workflow, o.err)
+	case o.detached:
+		return nil, fmt.Errorf("pawl: start %q: Detached is for Child: nothing waits for this run", d.Workflow)
+	}
 	e := c.engine()
 	rows := make([]RunRow, len(ins))
 	for i, in := range ins {
@@ -171,6 +177,7 @@ func startAll(ctx context.Context, c Client, d *definition, ins []any, key func(
 		id := newRunID()
 		rows[i] = RunRow{ID: id, Lineage: id, Workflow: d.Workflow, Version: d.Version, KeyName: d.keyName, Key: k,
 			Queue: cmpOr(o.queue, d.Workflow), State: Queued, Input: input, InputHash: hash}
+		o.times(&rows[i])
 	}
 	return e.startRows(ctx, c, rows, o.again)
 }
@@ -236,6 +243,9 @@ func (e *Engine) startIn(ctx context.Context, tx Txn, rows []RunRow, again bool)
 		}
 		out[i] = started{id: row.ID, isNew: true}
 		fresh = append(fresh, *row)
+	}
+	if err := schedule(ctx, tx, fresh); err != nil {
+		return nil, err
 	}
 	for part := range chunks(fresh, 500) {
 		if err := tx.InsertRuns(ctx, part); err != nil {
@@ -312,7 +322,7 @@ func (e *Engine) startMany(ctx context.Context, rows []RunRow) error {
 // host finds a worker of this process that will execute the run as its own.
 func (e *Engine) host(row *RunRow) *worker {
 	id := VersionID{row.Workflow, row.Version}
-	if e.defs[id] == nil {
+	if e.defs[id] == nil || row.Due > 0 {
 		return nil
 	}
 	e.mu.Lock()

@@ -40,6 +40,7 @@ type execution struct {
 	cost   atomic.Int64       // estimated, of the attempts so far, if it is limited or since this claim
 	finals []func(*Run) error // of Run.Finally; guarded by mu
 	quietN atomic.Bool        // finished steps are being passed
+	late   bool               // the deadline had passed before this execution began
 
 	logOnce sync.Once
 	log     *slog.Logger // see logger
@@ -52,6 +53,8 @@ type execution struct {
 	halted   bool  // no branch begins anything any more, because of …
 	released bool  // … the worker, which stops, or something that cannot be reached
 	delay    time.Duration
+	cut      string               // what the deadline cut off, for the fault of the run
+	blind    bool                 // the body waits for something that it came by before its context ended
 	blocked  *EntryRow            // … a question about the whole run
 	steps    map[string]time.Time // that are running, and since when
 
@@ -197,7 +200,7 @@ func (x *execution) conclude(root *branch, result []byte, err error) {
 	case suspended && len(root.waits) == 0: // a write that failed; its cause is kept
 		x.end(&runEnd{release: true, delay: 2 * time.Second})
 	case suspended:
-		x.end(&runEnd{suspend: root.waits, cancels: x.cancelled()})
+		x.end(&runEnd{suspend: root.waits, cancels: x.ctx.Err() != nil && !x.blind})
 	default:
 		x.finish(result, err)
 	}
@@ -213,16 +216,20 @@ func (x *execution) finish(result []byte, err error) {
 	switch {
 	case x.row.CancelAt > 0 && !errors.Is(err, errInput): // asked for before this execution began
 		end = &runEnd{finish: Cancelled}
+	case x.late && !errors.Is(err, errInput):
+		end = &runEnd{finish: Failed, fault: x.missed()}
 	case err == nil:
 	case errors.Is(err, errInput):
 		x.end(&runEnd{block: x.entry(AskDecode, "", err.Error())})
 		return
 	case x.cancelled() && !errors.Is(err, fault.ReasonPanic):
 		end = &runEnd{finish: Cancelled}
+	case x.overdue() && !errors.Is(err, fault.ReasonPanic):
+		end = &runEnd{finish: Failed, fault: x.missed()}
 	default:
 		end = &runEnd{finish: Failed, fault: bodyFault(err)}
 	}
-	if names := x.j.unvisited(); len(names) > 0 && end.finish != Cancelled {
+	if names := x.j.unvisited(); len(names) > 0 && end.finish != Cancelled && (end.fault == nil || end.fault.Reason != fault.ReasonRunDeadline) {
 		detail := fmt.Sprintf("the body ended (%s) without coming by %q, which it once ran: renamed or removed?", end.finish, names)
 		x.end(&runEnd{block: x.entry(AskDiverged, names[0], detail), intend: end.finish, fault: end.fault, result: end.result})
 		return
@@ -272,8 +279,11 @@ func (x *execution) end(end *runEnd) {
 	}
 	x.e.hooks.Reach(hooks.Ended, string(x.row.ID), "")
 	x.e.changed(x.row.ID, x.final)
-	if x.final == nil { // it may be due again at once
+	if x.final == nil || x.final.Called { // it, or who waits for it, may be due at once
 		x.e.nudge()
+	}
+	if x.final != nil && x.final.Called {
+		x.e.hint(x.hold)
 	}
 }
 

@@ -40,7 +40,7 @@ func (e *Engine) heir(ctx context.Context, tx Txn, run *RunRow, p *Plan, rel Rel
 	id := newRunID()
 	heir := RunRow{ID: id, Lineage: run.Lineage, Parent: run.ID, Relation: rel, Workflow: run.Workflow, Version: run.Version,
 		KeyName: run.KeyName, Key: run.Key, NewKeys: p.Options.NewKeys, Queue: run.Queue, State: Queued, Input: input,
-		InputHash: run.InputHash, Builds: run.Builds, Restored: max(run.Restored, restored)}
+		InputHash: run.InputHash, Builds: run.Builds, Restored: max(run.Restored, restored), TimeLimit: run.TimeLimit}
 	keys := run.ownKeys()
 	if p.Options.NewKeys {
 		clear(keys)
@@ -49,7 +49,11 @@ func (e *Engine) heir(ctx context.Context, tx Txn, run *RunRow, p *Plan, rel Rel
 		keys[path] = id
 	}
 	heir.setOwnKeys(keys)
-	if err := tx.InsertRuns(ctx, []RunRow{heir}); err != nil {
+	heirs := []RunRow{heir}
+	if err := schedule(ctx, tx, heirs); err != nil {
+		return "", err
+	}
+	if err := tx.InsertRuns(ctx, heirs); err != nil {
 		return "", err
 	}
 	for i := range p.Steps {

@@ -34,7 +34,7 @@ func (e *Engine) Resolve(ctx context.Context, a Answer) error {
 			return err
 		}
 		run = en.Run
-		row, err := tx.LockRun(ctx, en.Run)
+		row, err := lockInOrder(ctx, tx, en.Run)
 		if err != nil {
 			return err
 		}

@@ -209,6 +209,8 @@ func (pl *planner) retry() {
 			pl.add(row, Ask, "it failed, and may have happened")
 		case row.Kind == fault.KindKeyed:
 			pl.add(row, Rerun, keyWhy(&pl.plan.Options, row.Name))
+		case row.Kind == fault.KindChild:
+			pl.add(row, Rerun, "its child is retried")
 		default:
 			pl.add(row, Rerun, "")
 		}
@@ -252,6 +254,8 @@ func (pl *planner) forked(row *StepRow, again bool) (Fate, string) {
 		return Refused, "it happened; name it in Repeat to have it happen again"
 	case row.State == StepGivenUp, harmful && mayHave:
 		return Ask, "nobody knows whether it happened"
+	case row.Kind == fault.KindChild && done:
+		return Refused, "the child has ended; name it in Repeat to start another"
 	case row.Kind == fault.KindTx && done && !row.Foreign:
 		return Rerun, "writes again"
 	case row.Kind == fault.KindKeyed:

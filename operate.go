@@ -38,7 +38,7 @@ func infoOf(r *RunRow) RunInfo {
 	return RunInfo{ID: r.ID, Lineage: r.Lineage, Parent: r.Parent, Relation: r.Relation, Workflow: r.Workflow, Version: r.Version,
 		Key: r.Key, State: r.State, Cancel: r.CancelAt > 0, Due: micros(r.Due), Created: micros(r.Created), Started: micros(r.Started),
 		Ended: micros(r.Ended), Owner: r.Owner, Lost: r.LostTotal, Releases: r.Releases, Builds: r.Builds, Fault: r.Fault,
-		CancelBy: r.CancelBy, CancelWhy: r.CancelWhy}
+		CancelBy: r.CancelBy, CancelWhy: r.CancelWhy, Deadline: micros(r.Deadline)}
 }
 
 func (e *Engine) info(ctx context.Context, id RunID) (info RunInfo, err error) {
@@ -81,6 +81,9 @@ func (e *Engine) Show(ctx context.Context, id RunID) (*RunDetail, error) {
 			return err
 		}
 		if err := e.showPeople(ctx, tx, run, d); err != nil {
+			return err
+		}
+		if err := showCalls(ctx, tx, d); err != nil {
 			return err
 		}
 		family, err := tx.Lineage(ctx, run.Lineage)
@@ -281,7 +284,7 @@ func (e *Engine) Cancel(ctx context.Context, id RunID, a Act) (state RunState, e
 		return "", err
 	}
 	err = e.update(ctx, func(ctx context.Context, tx Txn) error {
-		run, err := tx.LockRun(ctx, id)
+		run, err := lockInOrder(ctx, tx, id)
 		if err != nil {
 			return err
 		}

@@ -163,6 +163,17 @@ type startOptions struct {
 	hasKey bool
 	again  bool
 	queue  string
+
+	at       int64         // not before, 0 now
+	deadline time.Duration // 0 none
+	detached bool
+	err      error // the first thing wrong with an option
+}
+
+func (o *startOptions) fail(err error) {
+	if o.err == nil {
+		o.err = err
+	}
 }
 
 type startFunc func(*startOptions)
@@ -177,6 +188,35 @@ func Again() StartOption { return startFunc(func(o *startOptions) { o.again = tr
 
 // Queue names where the run waits. The default is its workflow's name.
 func Queue(name string) StartOption { return startFunc(func(o *startOptions) { o.queue = name }) }
+
+// At queues the run for t: it does not begin before that, by the store's clock. A t in the past, or zero, means now; one
+// after the year 9999 is refused. It does nothing to a run that a [Key] finds.
+func At(t time.Time) StartOption {
+	return startFunc(func(o *startOptions) {
+		switch {
+		case t.Year() > 9999: // beyond that, microseconds overflow sooner or later
+			o.fail(fmt.Errorf("At(%v): want a time before the year 10000", t))
+		case t.Year() >= 1970:
+			o.at = t.UnixMicro()
+		}
+	})
+}
+
+// Deadline gives the run d from its start, or from its [At], by the store's clock. When that is over, the contexts of its
+// steps end with [fault.ReasonRunDeadline], a run that waits is woken, and its body is executed to the end once more, so
+// that steps under [Run.WithoutCancel] can compensate: then it has failed, class canceled, reason run_deadline. A step
+// that a person is asked about is waited for. A retry of the run has d again. A d of 0 or less is refused.
+func Deadline(d time.Duration) StartOption {
+	return startFunc(func(o *startOptions) {
+		if d <= 0 {
+			o.fail(fmt.Errorf("Deadline(%v): want a positive duration", d))
+		}
+		o.deadline = d
+	})
+}
+
+// Detached lets the run that [Child] starts go on when the one that waits for it is cancelled or ends. It is for Child only.
+func Detached() StartOption { return startFunc(func(o *startOptions) { o.detached = true }) }
 
 // RepeatableOption is an option of [Repeatable].
 type RepeatableOption interface{ repeatable(*stepOptions) }

@@ -51,6 +51,7 @@ type RunInfo struct {
 	CancelBy  string       `json:"cancel_by,omitempty"`
 	CancelWhy string       `json:"cancel_reason,omitempty"`
 	Open      []EntryKind  `json:"open_entries,omitempty"`
+	Deadline  time.Time    `json:"deadline,omitzero"`
 }
 
 // RunDetail is a run with its journal and everything people did to it.
@@ -63,7 +64,18 @@ type RunDetail struct {
 	Evidence []Evidence   `json:"evidence,omitempty"`
 	Audit    []AuditEntry `json:"audit,omitempty"`
 	Family   []RunInfo    `json:"lineage_runs,omitempty"` // the other runs of the lineage
+	Children []Call       `json:"children,omitempty"`     // the runs that it has waited for, see [Child]
+	Callers  []Call       `json:"callers,omitempty"`      // the runs that have waited for it
 	Cost     Usage        `json:"cost"`                   // sum over all attempts, failed ones included
+}
+
+// Call is a step of one run that waits, or has waited, for another run.
+type Call struct {
+	Step     string   `json:"step"`  // of the run that waits
+	Run      RunID    `json:"run"`   // the other run: the child, or, in Callers, the one that waits
+	State    RunState `json:"state"` // of that run; "" if it is deleted
+	Detached bool     `json:"detached,omitempty"`
+	Found    bool     `json:"found,omitempty"` // the child was there already, and was found by its key
 }
 
 // StepDetail is a step with all its attempts.

@@ -29,8 +29,7 @@ func (s *stepRun) wait(d time.Duration) error {
 	case s.b.orphaned():
 		return s.orphaned()
 	}
-	return &Error{Run: x.row.ID, Step: s.path, Fault: fault.Fault{Class: fault.Canceled, Reason: fault.ReasonRunCanceled,
-		Outcome: fault.OutcomeNotSent, Message: "the run was cancelled between two attempts"}}
+	return s.cutOff("was cut off between two attempts")
 }
 
 // fail records a failed attempt and says whether to try again now. The error is what the body gets.
@@ -106,6 +105,9 @@ func (s *stepRun) decide(row *StepRow, f *fault.Fault) fault.Decision {
 		b.Elapsed = row.Usage.Latency
 	}
 	d := fault.Decide(f, s.c.kind, b)
+	if (d.Action == fault.ActionRetry || d.Action == fault.ActionPark) && d.Told && s.beyond(d.Wait) {
+		d.Action, d.Wait, d.Why = fault.ActionFail, 0, "the told delay goes beyond the run's deadline"
+	}
 	if d.Action == fault.ActionFail && s.c.db != nil && f.Reason == fault.ReasonCommitUnknown {
 		d.Action = fault.ActionUncertain // nobody could settle it
 		d.Fault.Outcome = fault.OutcomeMaybeExecuted
@@ -139,6 +141,7 @@ func (s *stepRun) retry(row *StepRow, lost *AttemptRow, d fault.Decision) (again
 func (s *stepRun) requeue(row *StepRow, lost *AttemptRow) error {
 	x := s.x
 	if x.life.Err() == nil && s.base.Err() != nil { // cancelled
+		s.noteCut()
 		op := s.move(row, StepFailed)
 		op.lost = lost
 		x.buffer(op)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -223,6 +224,74 @@ func TestTransactionsElsewhereAreBounded(t *testing.T) {
 	}
 	cancel()
 	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// Callers that find children by their keys while these end: nobody waits for a run that is over (W9), and transactions that
+// lock the same runs the other way round are run again.
+func TestCallersMeetEndingChildren(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	kid := pawl.Define("kid", "v1", func(_ *pawl.Run, in int) (int, error) { return in, nil })
+	caller := pawl.Define("caller", "v1", func(run *pawl.Run, n int) (sum int, err error) {
+		for i := range 6 {
+			k := (n + i*(1+n%5)) % 12
+			got, err := pawl.Child(run.Item(strconv.Itoa(i)), "kid", kid, k, pawl.Key(strconv.Itoa(k)))
+			if err != nil {
+				return 0, err
+			}
+			sum += got + 1
+		}
+		return sum, nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var engines []*pawl.Engine
+	done := make(chan error, 2)
+	for range 2 {
+		e, err := pawl.New(openPostgres(t, url), &pawl.Options{Poll: 50 * time.Millisecond, Build: "b1"}, kid, caller)
+		if err != nil {
+			t.Fatal(err)
+		}
+		engines = append(engines, e)
+		go func() { done <- e.Work(ctx) }()
+	}
+	ins := make([]int, 60)
+	for i := range ins {
+		ins[i] = i
+	}
+	handles, err := caller.StartMany(t.Context(), engines[0], ins, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	within, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	for i, h := range handles {
+		want := 0
+		for j := range 6 {
+			want += (i+j*(1+i%5))%12 + 1
+		}
+		if got, err := h.Result(within); err != nil || got != want {
+			t.Errorf("caller %d: %d, %v; want %d", i, got, err, want)
+		}
+	}
+	kids, _, err := engines[0].Runs(t.Context(), pawl.RunQuery{Workflow: "kid", Limit: 1000})
+	if err != nil || len(kids) != 12 {
+		t.Errorf("%d children, %v; want 12", len(kids), err)
+	}
+	cancel()
+	for range engines {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	found, err := engines[0].Store().Check(t.Context())
+	for _, f := range found {
+		if f.Level == "error" {
+			t.Errorf("invariant %s, run %s: %s", f.Rule, f.Run, f.Text)
+		}
+	}
+	if err != nil {
 		t.Error(err)
 	}
 }

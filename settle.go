@@ -14,7 +14,7 @@ type runEnd struct {
 	finish  RunState      // a terminal state
 	suspend []waitOn      // what the body waits for
 	release bool          // graceful: goes on elsewhere, no attempt is spent
-	cancels bool          // a suspended body that has seen the cancel request
+	cancels bool          // a suspended body that has seen the end of its context, by a cancel request or the deadline
 	delay   time.Duration // of a release
 	block   *EntryRow
 
@@ -115,10 +115,12 @@ func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.F
 	if err := tx.SaveRun(ctx, run); err != nil {
 		return err
 	}
-	if run.NewKeys { // such a fork does not speak for the product key
-		return nil
+	if !run.NewKeys { // such a fork does not speak for the product key
+		if err := tx.EndKey(ctx, run); err != nil {
+			return err
+		}
 	}
-	return tx.EndKey(ctx, run)
+	return settleCallers(ctx, tx, run, now)
 }
 
 // closeInFlight ends an intent at the run's end: as failed where a repetition would have been harmless, else as its worker
@@ -161,8 +163,13 @@ func settle(ctx context.Context, tx Txn, run *RunRow, now int64, end *runEnd) er
 	switch {
 	case w.ready, run.CancelAt > 0 && !end.cancels && !w.asked: // a cancel it has not seen: the body goes on to its compensation
 		run.State, run.Due = Queued, now
+	case run.Deadline > 0 && run.Deadline <= now && !end.cancels && !w.asked: // likewise
+		run.State, run.Due = Queued, now
 	case w.due > 0 || w.waits:
 		run.State, run.Due = Waiting, w.due
+		if run.Deadline > 0 && !end.cancels && !w.asked && (w.due == 0 || run.Deadline < w.due) {
+			run.Due = run.Deadline
+		}
 	default:
 		run.State, run.Due = Blocked, 0
 	}

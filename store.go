@@ -102,6 +102,7 @@ type Rows interface {
 // Txn is the set of row operations inside one transaction. Locks are taken in the order run, journal, inbox.
 type Txn interface {
 	RunRows
+	CallRows
 	StepRows
 	PeopleRows
 
@@ -135,6 +136,17 @@ type RunRows interface {
 	ClaimKey(ctx context.Context, key KeyRow) (KeyRow, bool, error)
 	// EndKey notes on the run's key row, if it has one, how its lineage ended last.
 	EndKey(ctx context.Context, run *RunRow) error
+}
+
+// CallRows are the operations on calls: which steps of kind child wait for which runs, or did. Whoever adds a call, or ends
+// a run that is called, holds the lock of the run that is called.
+type CallRows interface {
+	// AddCall adds a call; its run and step are in no other one.
+	AddCall(ctx context.Context, c CallRow) error
+	// Calls returns the calls that a run has made, in byte order of the steps.
+	Calls(ctx context.Context, run RunID) ([]CallRow, error)
+	// Callers returns the calls for a run, in the order of the ids of the runs that made them.
+	Callers(ctx context.Context, child RunID) ([]CallRow, error)
 }
 
 // StepRows are the operations on the journal.
@@ -309,6 +321,10 @@ type RunRow struct {
 	Releases  int    // graceful releases
 	Builds    string // revisions of the builds that have worked on it, comma separated
 	Restored  int64  // when the database was declared restored from a backup while the run was open; 0 never
+
+	Deadline  int64 // the run's own; 0 none
+	TimeLimit int64 // what lies between its start and Deadline, in microseconds: a retry has as much again
+	Called    bool  // another run waits for it, or did: see [CallRows]
 }
 
 // Relation says how a run came from another of its lineage.
@@ -320,6 +336,15 @@ const (
 	Retried  Relation = "retry" // continues after what its parent finished
 	Forked   Relation = "fork"  // re-executes from a chosen step
 )
+
+// CallRow says for which run a step of kind child waits, or waited.
+type CallRow struct {
+	Run      RunID
+	Step     string
+	Child    RunID
+	Started  bool // the call has started the run, or its retry; false means that it found it by its key
+	Detached bool // the child goes on when the caller does not wait for it any more
+}
 
 // StepRow is a step as stored.
 type StepRow struct {

@@ -19,6 +19,8 @@ type waitKind struct {
 	// late is called when its time has come and nobody else has ended it, and gives the row its last state. Without it the
 	// time is all that was waited for.
 	late func(ctx context.Context, tx Txn, row *StepRow, now int64) error
+	// begun is called when what begin has written is durable, and the wait goes on.
+	begun func()
 }
 
 // Sleep suspends the run until d has passed by the store's clock, counted from when the sleep was first recorded. The run
@@ -83,7 +85,11 @@ func (s *stepRun) beginWait() error {
 	if w.until == 0 && s.c.kind == fault.KindTimer {
 		row.State, row.Ended = StepSucceeded, AtWrite
 	}
-	return s.recordWait(stepOp{row: row, insert: true, also: w.begin})
+	err := s.recordWait(stepOp{row: row, insert: true, also: w.begin})
+	if err == nil && w.begun != nil && s.row.State == StepWaiting {
+		w.begun()
+	}
+	return err
 }
 
 // endWait records that the wait's time has come, unless it was ended by something else before.
@@ -150,6 +156,9 @@ func closeWait(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now 
 	ok, err := tx.MoveStep(ctx, row, row.Attempt)
 	if err == nil && !ok {
 		err = fmt.Errorf("wait %q changed under the run's lock", row.Name)
+	}
+	if err == nil && row.Kind == fault.KindChild {
+		err = endCall(ctx, tx, row, why, now)
 	}
 	return err
 }

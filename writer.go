@@ -199,7 +199,10 @@ func (c *Change) resolve(now int64) {
 		if r.State == Running {
 			r.Claimed, r.Started = now, now
 		} else {
-			r.Due = now
+			r.Due = max(r.Due, now)
+		}
+		if r.TimeLimit > 0 {
+			r.Deadline = max(r.Due, now) + r.TimeLimit
 		}
 	}
 }

@@ -118,7 +118,28 @@ func (a *app) printRun(d *pawl.RunDetail, payloads bool) error {
 	if err := a.section("acts of people", len(d.Audit), acts); err != nil {
 		return err
 	}
+	if err := a.section("children", len(d.Children), callTable(d.Children)); err != nil {
+		return err
+	}
+	if err := a.section("called by", len(d.Callers), callTable(d.Callers)); err != nil {
+		return err
+	}
 	return a.section("other runs of the lineage", len(d.Family), runTable(d.Family))
+}
+
+func callTable(calls []pawl.Call) *table {
+	t := newTable("STEP", "RUN", "STATE", "NOTE")
+	for _, c := range calls {
+		var notes []string
+		if c.Found {
+			notes = append(notes, "found by its key")
+		}
+		if c.Detached {
+			notes = append(notes, "detached")
+		}
+		t.row(c.Step, string(c.Run), cmp.Or(string(c.State), "deleted"), cmp.Or(strings.Join(notes, ", "), "-"))
+	}
+	return t
 }
 
 func (a *app) section(title string, n int, t *table) error {
@@ -141,6 +162,7 @@ func head(d *pawl.RunDetail) *table {
 	}
 	t.row("state", state)
 	t.fact("due", when(d.Due))
+	t.fact("deadline", when(d.Deadline))
 	t.fact("fault", faultText(d.Fault))
 	if d.Cancel {
 		t.fact("cancel", strings.TrimSuffix(d.CancelBy+": "+d.CancelWhy, ": "))

@@ -29,6 +29,8 @@ type startFlags struct {
 	version string
 	again   bool
 	wait    bool
+	at      string
+	limit   time.Duration
 }
 
 func (a *app) startCmd() *cobra.Command {
@@ -49,6 +51,8 @@ the run. With --key, a run that was started with that key and the same input is 
 	cmd.Flags().StringVar(&f.key, "key", "", "product key, such as ticket:42: the same key and input are one run")
 	cmd.Flags().StringVar(&f.version, "version", "", "version of the workflow (default the newest this program has)")
 	cmd.Flags().BoolVar(&f.again, "again", false, "retry the key's newest run if it failed or was cancelled")
+	cmd.Flags().StringVar(&f.at, "at", "", "do not begin before this time (RFC 3339), or this long from now, such as 90m")
+	cmd.Flags().DurationVar(&f.limit, "deadline", 0, "how long the run may take from its start; then its steps are cut off")
 	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait for the end and print the result; exit 5 if a person must answer")
 	return cmd
 }
@@ -74,6 +78,19 @@ func (a *app) start(cmd *cobra.Command, f *startFlags, args []string) error {
 		}
 		opts = append(opts, pawl.Again())
 	}
+	if f.at != "" {
+		at, err := parseAt(f.at)
+		if err != nil {
+			return usage(cmd, "--at %s: want a time such as 2030-01-02T15:04:05Z, or a duration such as 90m", f.at)
+		}
+		opts = append(opts, pawl.At(at))
+	}
+	if cmd.Flags().Changed("deadline") {
+		if f.limit <= 0 {
+			return usage(cmd, "--deadline %v: want a positive duration, such as 2h", f.limit)
+		}
+		opts = append(opts, pawl.Deadline(f.limit))
+	}
 	input, err := a.input(cmd, args[1:])
 	if err != nil {
 		return err
@@ -93,6 +110,14 @@ func (a *app) start(cmd *cobra.Command, f *startFlags, args []string) error {
 		a.note("run %s %s; waiting for its end, which needs a worker: %s", id, verb(row, isNew), a.command("work"))
 		return s.await(ctx, id, isNew)
 	})
+}
+
+// parseAt reads a time, or a duration from now.
+func parseAt(s string) (time.Time, error) {
+	if d, err := time.ParseDuration(s); err == nil {
+		return time.Now().Add(d), nil
+	}
+	return time.Parse(time.RFC3339, s)
 }
 
 // unstarted says what to do about a run that could not be started.

@@ -95,7 +95,8 @@ func testRunFields(t *testing.T, f *fixture) {
 		KeyName: "k", Key: "ticket:1", NewKeys: true, OwnKeys: "a\nb", Queue: "q", State: pawl.Running, Epoch: 1 << 40, Token: -5,
 		Owner: w.ID, Claimed: 12, Intended: pawl.Failed,
 		Fault: &fault.Fault{Class: fault.Transient, Reason: "x", Message: "m\x00\xff"}, InputHash: []byte{0, 255}, CancelAt: 13,
-		CancelBy: "me", CancelWhy: "why", Started: 15, Lost: 3, LostTotal: 4, Releases: 5, Builds: "a,b", Restored: 16}
+		CancelBy: "me", CancelWhy: "why", Started: 15, Lost: 3, LostTotal: 4, Releases: 5, Builds: "a,b", Restored: 16,
+		Deadline: 17, TimeLimit: 18, Called: true}
 	rows := []pawl.RunRow{row}
 	f.update(func(ctx context.Context, tx pawl.Txn) error { return tx.InsertRuns(ctx, rows) })
 	row.Created = rows[0].Created
@@ -106,6 +107,7 @@ func testRunFields(t *testing.T, f *fixture) {
 	row.Version, row.OwnKeys, row.Queue, row.Epoch, row.Token, row.Claimed = "v 2", "c", "p", 7, 8, 9
 	row.Intended, row.Fault, row.CancelAt, row.CancelBy, row.CancelWhy = pawl.Succeeded, nil, 10, "you", "because"
 	row.Started, row.Lost, row.LostTotal, row.Releases, row.Builds, row.Restored = 11, 12, 13, 14, "c", 15
+	row.Called = false
 	f.ok(f.change(id, func(r *pawl.RunRow) { *r = row }))
 	if diff := cmp.Diff(*f.row(id), row); diff != "" {
 		t.Errorf("saved (-got +want):\n%s", diff)

@@ -44,7 +44,7 @@ SELECT 1 / (count(*) = cardinality($1::uuid[]))::int FROM done`
 	batchEnd = `WITH n AS MATERIALIZED (` + batchClock + `), done AS (UPDATE pawl_runs AS r SET state = v.state, epoch = r.epoch + 1,
 	token = NULL, owner = NULL, due = NULL, ended = n.now, fault = v.fault, result = v.result
 FROM n, unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[]) AS v(id, state, fault, result)
-	CROSS JOIN LATERAL (SELECT ctid FROM pawl_runs WHERE id = v.id AND intended IS NULL OFFSET 0) AS at
+	CROSS JOIN LATERAL (SELECT ctid FROM pawl_runs WHERE id = v.id AND intended IS NULL AND called IS NULL OFFSET 0) AS at
 WHERE r.ctid = at.ctid
 	AND (SELECT count(*) FROM pawl_steps AS s WHERE s.run = v.id AND s.state IN ` + openStates + `) = 0 RETURNING 1)
 SELECT 1 / (count(*) = cardinality($1::uuid[]))::int FROM done`
@@ -57,14 +57,15 @@ WHERE k.ctid = at.ctid`
 
 	batchStart   = insertStarts + `(` + batchClock + `) AS n, ` + valuesStart
 	insertStarts = `INSERT INTO pawl_runs (id, lineage, relation, workflow, version, key_name, new_keys, queue, state, due, epoch, token,
-	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input)
-SELECT v.id, v.id, '', v.workflow, v.version, v.key_name, FALSE, v.queue, v.state, CASE WHEN v.owner IS NULL THEN n.now END, v.epoch,
+	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input, deadline, time_limit)
+SELECT v.id, v.id, '', v.workflow, v.version, v.key_name, FALSE, v.queue, v.state,
+	CASE WHEN v.owner IS NULL THEN greatest(v.due, n.now) END, v.epoch,
 	v.token, v.owner, CASE WHEN v.owner IS NOT NULL THEN n.now END, n.now, CASE WHEN v.owner IS NOT NULL THEN n.now END, 0, 0, 0,
-	v.builds, v.input_hash, v.input
+	v.builds, v.input_hash, v.input, greatest(v.due, n.now) + v.time_limit, v.time_limit
 FROM `
 	valuesStart = `unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
-	$9::uuid[], $10::text[], $11::bytea[], $12::bytea[]) AS v(id, workflow, version, key_name, queue, state, epoch, token, owner,
-	builds, input_hash, input)`
+	$9::uuid[], $10::text[], $11::bytea[], $12::bytea[], $13::bigint[], $14::bigint[]) AS v(id, workflow, version, key_name, queue, state,
+	epoch, token, owner, builds, input_hash, input, due, time_limit)`
 
 	batchClock = `SELECT current_setting('pawl.now')::bigint AS now`
 )
@@ -191,7 +192,7 @@ func (b *batch) free() {
 
 func (b *batch) add(c *pawl.Change) error {
 	if r := c.Start; r != nil {
-		b.starts.begin("utttttnnutbb")
+		b.starts.begin("utttttnnutbbnn")
 		for _, v := range [...]string{string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State)} {
 			b.starts.text(v)
 		}
@@ -201,6 +202,8 @@ func (b *batch) add(c *pawl.Change) error {
 		b.starts.text(r.Builds)
 		b.starts.data(r.InputHash)
 		b.starts.data(r.Input)
+		b.starts.num(r.Due)
+		b.starts.num(r.TimeLimit)
 		return nil
 	}
 	b.claims.begin("unn")

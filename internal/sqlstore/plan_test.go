@@ -162,7 +162,7 @@ func query(t *testing.T, conn *sql.Conn, column int, text string, args ...any) (
 }
 
 // In SQLite's plans a full read is SCAN and a look-up SEARCH. Tables stand there under their alias.
-var sqliteScan = regexp.MustCompile(`^SCAN (pawl_runs|pawl_steps|pawl_attempts|pawl_inbox|pawl_evidence|pawl_keys|pawl_audit|r|s|e|k|a)\b`)
+var sqliteScan = regexp.MustCompile(`^SCAN (pawl_runs|pawl_steps|pawl_attempts|pawl_inbox|pawl_evidence|pawl_keys|pawl_audit|pawl_calls|r|s|e|k|a|c|p)\b`)
 
 func explainSQLite(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []string, wrong string) {
 	lines = query(t, conn, 3, "EXPLAIN QUERY PLAN "+hot.Text, make([]any, params(hot.Text))...)
@@ -183,7 +183,7 @@ func explainSQLite(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []stri
 	return lines, ""
 }
 
-var pgIndexScan = regexp.MustCompile(`Index (Only )?Scan( Backward)? using \w+ on (pawl_runs|pawl_steps)`)
+var pgIndexScan = regexp.MustCompile(`Index (Only )?Scan( Backward)? using \w+ on (pawl_runs|pawl_steps|pawl_calls)`)
 
 func explainPostgres(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []string, wrong string) {
 	exec := func(text string) {

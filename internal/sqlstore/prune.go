@@ -143,11 +143,14 @@ const runsOf = `id {anyof}SELECT id FROM pawl_runs WHERE id IN ({ids})
 const (
 	lockRuns = `SELECT id FROM pawl_runs WHERE ` + runsOf + ` ORDER BY id{skip}`
 
-	// By the primary keys, and pawl_inbox_open.
+	// By the primary keys, pawl_inbox_open and pawl_calls_child. What a run has called is kept as long as the run, whose retry
+	// goes on with it.
 	selectFates = `SELECT r.id, r.lineage, r.product_key,
 	coalesce(r.ended < {now} - {term}, FALSE)
 		AND NOT EXISTS (SELECT 1 FROM pawl_inbox e WHERE e.run = r.id AND e.closed IS NULL)
-		AND NOT EXISTS (SELECT 1 FROM pawl_steps s WHERE s.run = r.id AND s.deadline + coalesce(s.settle, 0) >= {now} - {term}),
+		AND NOT EXISTS (SELECT 1 FROM pawl_steps s WHERE s.run = r.id AND s.deadline + coalesce(s.settle, 0) >= {now} - {term})
+		AND NOT EXISTS (SELECT 1 FROM pawl_calls c WHERE c.child = r.id
+			AND NOT coalesce((SELECT coalesce(p.ended < {now} - {term}, FALSE) FROM pawl_runs p WHERE p.id = c.run), TRUE)),
 	1 + (coalesce(length(r.input), 0) + coalesce(length(r.result), 0)) / 4096
 		+ (SELECT count(*) + coalesce(sum((coalesce(length(s.value), 0) + coalesce(length(s.input), 0)) / 4096), 0)
 			FROM pawl_steps s WHERE s.run = r.id)
@@ -159,6 +162,7 @@ FROM pawl_runs AS r{byid} WHERE ` + runsOf
 	deleteSteps    = `DELETE FROM pawl_steps{byrun} WHERE run IN ({ids})`
 	deleteAttempts = `DELETE FROM pawl_attempts WHERE run IN ({ids})`
 	deleteEntries  = `DELETE FROM pawl_inbox WHERE run IN ({ids})`
+	deleteCalls    = `DELETE FROM pawl_calls WHERE run IN ({ids})`
 	deleteEvidence = `DELETE FROM pawl_evidence WHERE run IN ({ids})`
 	deleteRuns     = `DELETE FROM pawl_runs{byid} WHERE id IN ({ids})`
 )
@@ -231,7 +235,7 @@ func (t *txn) deleteLineages(ctx context.Context, lineages, runs, keys []string)
 		}
 	}
 	for part := range slices.Chunk(runs, pruneSize) {
-		for _, text := range []string{deleteSteps, deleteAttempts, deleteEntries, deleteEvidence, markActs, deleteRuns} {
+		for _, text := range []string{deleteSteps, deleteAttempts, deleteEntries, deleteEvidence, deleteCalls, markActs, deleteRuns} {
 			if _, err := t.exec(ctx, withIDs(text), asList(part)...); err != nil {
 				return err
 			}

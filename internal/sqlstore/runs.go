@@ -12,13 +12,15 @@ import (
 // runColumns are a run's columns but for input and result, in the order of scanRun.
 const runColumns = `id, lineage, parent, relation, workflow, version, key_name, product_key, new_keys, own_keys, queue,
 	state, due, epoch, token, owner, claimed, intended, fault, input_hash, cancel_at, cancel_by, cancel_why,
-	created, started, ended, lost, lost_total, releases, builds, restored`
+	created, started, ended, lost, lost_total, releases, builds, restored,
+	deadline, time_limit, called`
 
 func runDest(r *pawl.RunRow) []any {
 	return []any{&r.ID, &r.Lineage, zero(&r.Parent), &r.Relation, &r.Workflow, &r.Version, &r.KeyName, zero(&r.Key), &r.NewKeys,
 		zero(&r.OwnKeys), &r.Queue, &r.State, zero(&r.Due), &r.Epoch, zero(&r.Token), zero(&r.Owner), zero(&r.Claimed),
 		zero(&r.Intended), scanFault(&r.Fault), zero(&r.InputHash), zero(&r.CancelAt), zero(&r.CancelBy), zero(&r.CancelWhy),
-		&r.Created, zero(&r.Started), zero(&r.Ended), &r.Lost, &r.LostTotal, &r.Releases, zero(&r.Builds), zero(&r.Restored)}
+		&r.Created, zero(&r.Started), zero(&r.Ended), &r.Lost, &r.LostTotal, &r.Releases, zero(&r.Builds), zero(&r.Restored),
+		zero(&r.Deadline), zero(&r.TimeLimit), zero(&r.Called)}
 }
 
 func scanRun(rows pawl.Rows) (r pawl.RunRow, err error) {
@@ -75,7 +77,7 @@ const saveRun = `UPDATE pawl_runs{byid} SET version = $2, own_keys = $3, queue =
 	epoch = $7, token = $8, owner = $9, claimed = $10, intended = $11, fault = $12, cancel_at = $13, cancel_by = $14,
 	cancel_why = $15, started = $16, ended = CASE WHEN $17 THEN coalesce($18, {now}) END,
 	lost = $19, lost_total = $20, releases = $21, builds = $22, restored = $23,
-	result = CASE WHEN $24 THEN $25 ELSE result END
+	result = CASE WHEN $24 THEN $25 ELSE result END, called = $26
 WHERE id = $1 AND state IN (%s) RETURNING due, ended`
 
 // SaveRun uses the primary key. What follows from the state is enforced here: a run that is not running has no owner,
@@ -108,7 +110,7 @@ func (t *txn) SaveRun(ctx context.Context, r *pawl.RunRow) error {
 		string(r.ID), r.Version, str(r.OwnKeys), r.Queue, string(r.State), num(r.Due), r.Epoch, num(r.Token), str(r.Owner),
 		num(r.Claimed), str(r.Intended), str(failure), num(r.CancelAt), said(r.CancelBy), said(r.CancelWhy), num(r.Started),
 		r.State.Terminal(), num(r.Ended), int64(r.Lost), int64(r.LostTotal), int64(r.Releases), str(r.Builds), num(r.Restored),
-		r.SetResult, raw(r.Result),
+		r.SetResult, raw(r.Result), truth(r.Called),
 	}, []any{zero(&r.Due), zero(&r.Ended)})
 	if err != nil {
 		return fmt.Errorf("save run %s: %w", r.ID, err)
@@ -137,7 +139,7 @@ const insertRuns = `INSERT INTO pawl_runs (` + runColumns + `, input) VALUES %s 
 // run has none, and a run that is inserted running has been claimed and started now.
 const runTuple = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 	?, CASE WHEN ? THEN {now} ELSE ? END, ?, ?, ?, CASE WHEN ? THEN {now} ELSE ? END, ?, ?, ?, ?, ?, ?,
-	{now}, CASE WHEN ? THEN {now} ELSE ? END, ?, ?, ?, ?, ?, ?, ?)`
+	{now}, CASE WHEN ? THEN {now} ELSE ? END, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 func runTuples(n int) string {
 	var b strings.Builder
@@ -196,7 +198,7 @@ func (t *txn) insertRuns(ctx context.Context, runs []pawl.RunRow) error {
 			begun && r.Claimed == 0, num(r.Claimed), str(r.Intended), str(failure), raw(r.InputHash), num(r.CancelAt),
 			said(r.CancelBy), said(r.CancelWhy),
 			begun && r.Started == 0, num(r.Started), num(r.Ended), int64(r.Lost), int64(r.LostTotal), int64(r.Releases),
-			str(r.Builds), num(r.Restored), raw(r.Input))
+			str(r.Builds), num(r.Restored), num(r.Deadline), num(r.TimeLimit), truth(r.Called), raw(r.Input))
 	}
 	err := t.rows(ctx, fmt.Sprintf(insertRuns, runTuples(len(runs))), args, func(rows pawl.Rows) error {
 		var stored pawl.RunRow

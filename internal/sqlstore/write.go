@@ -45,11 +45,11 @@ WHERE run = $1 AND name = $2 AND attempt = $3 AND state = 'in_flight'`
 
 	rowEnd = `UPDATE pawl_runs{byid} SET state = $2, epoch = epoch + 1, token = NULL, owner = NULL, due = NULL, ended = $3, fault = $4,
 	result = $5
-WHERE id = $1 AND intended IS NULL AND (SELECT count(*) FROM pawl_steps WHERE run = $1 AND state IN ` + openStates + `) = 0`
+WHERE id = $1 AND intended IS NULL AND called IS NULL AND (SELECT count(*) FROM pawl_steps WHERE run = $1 AND state IN ` + openStates + `) = 0`
 
 	rowStart = `INSERT INTO pawl_runs (id, lineage, relation, workflow, version, key_name, new_keys, queue, state, due, epoch, token,
-	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input)
-VALUES ($1, $1, '', $2, $3, $4, FALSE, $5, $6, $7, $8, $9, $10, $11, $12, $11, 0, 0, 0, $13, $14, $15)`
+	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input, deadline, time_limit)
+VALUES ($1, $1, '', $2, $3, $4, FALSE, $5, $6, $7, $8, $9, $10, $11, $12, $11, 0, 0, 0, $13, $14, $15, $16, $17)`
 )
 
 // writeRows is Write for a database inside the process: a statement for each row costs no round trip there.
@@ -151,11 +151,15 @@ func (s *Store) shaped(of shapeText, text func(shape) string) string {
 }
 
 func (s *Store) writeStart(d *Direct, r *pawl.RunRow, now int64) error {
-	var due, claimed any = now, nil
+	begin, deadline := max(r.Due, now), int64(0)
+	if r.TimeLimit > 0 {
+		deadline = begin + r.TimeLimit
+	}
+	var due, claimed any = begin, nil
 	if r.State == pawl.Running {
 		due, claimed = nil, now
 	}
 	_, err := d.exec(rowStart, string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State), due, r.Epoch, num(r.Token),
-		str(r.Owner), claimed, now, str(r.Builds), raw(r.InputHash), raw(r.Input))
+		str(r.Owner), claimed, now, str(r.Builds), raw(r.InputHash), raw(r.Input), num(deadline), num(r.TimeLimit))
 	return err
 }

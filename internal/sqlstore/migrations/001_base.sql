@@ -42,6 +42,9 @@ CREATE TABLE pawl_runs (
 	releases    BIGINT  NOT NULL,
 	builds      TEXT,
 	restored    BIGINT,
+	deadline    BIGINT,
+	time_limit  BIGINT,
+	called      BOOLEAN,
 	fault       TEXT,
 	input_hash  {bytes},
 	input       {bytes},
@@ -59,6 +62,18 @@ CREATE INDEX pawl_runs_owner ON pawl_runs (owner) WHERE owner IS NOT NULL;
 CREATE UNIQUE INDEX pawl_runs_live ON pawl_runs ((CASE WHEN new_keys THEN id ELSE lineage END)) WHERE ended IS NULL;
 -- The lineage's first run is found by its id, so only the others are here.
 CREATE INDEX pawl_runs_lineage ON pawl_runs (lineage) WHERE lineage <> id;
+
+-- Which run a step of kind child waits for, or waited.
+CREATE TABLE pawl_calls (
+	run      {id}    NOT NULL,
+	step     TEXT{c} NOT NULL,
+	child    {id}    NOT NULL,
+	started  BOOLEAN NOT NULL,
+	detached BOOLEAN NOT NULL,
+	PRIMARY KEY (run, step)
+);
+
+CREATE INDEX pawl_calls_child ON pawl_calls (child, run, step);
 
 CREATE TABLE pawl_steps (
 	run          {id}    NOT NULL,
@@ -224,7 +239,7 @@ CREATE TABLE pawl_worker_versions (
 CREATE VIEW pawl_runs_view AS
 SELECT id, lineage, parent, relation, workflow, version, product_key, queue, state, intended, owner, epoch,
 	{stamp}due{stamped} AS due, {stamp}created{stamped} AS created, {stamp}started{stamped} AS started,
-	{stamp}ended{stamped} AS ended, {stamp}cancel_at{stamped} AS cancel_requested, lost, releases, fault
+	{stamp}ended{stamped} AS ended, {stamp}cancel_at{stamped} AS cancel_requested, {stamp}deadline{stamped} AS deadline, lost, releases, fault
 FROM pawl_runs;
 
 CREATE VIEW pawl_steps_view AS
