@@ -20,7 +20,7 @@ type stepCall struct {
 	inType  reflect.Type
 	outType reflect.Type
 	o       stepOptions
-	db      TxDB     // of a transaction in another database
+	db      TxDB      // of a transaction in another database
 	wait    *waitKind // of a wait, which has no callback
 	// exec runs the callback on the live input, or on stored if that is not nil, and gives the result.
 	exec func(ctx context.Context, a attempt, stored []byte) (any, error)

@@ -152,5 +152,8 @@ func closeWait(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now 
 	if err == nil && !ok {
 		err = fmt.Errorf("wait %q changed under the run's lock", row.Name)
 	}
+	if err == nil && row.Kind == fault.KindEvent {
+		err = tx.CloseAwait(ctx, row.Run, row.Name)
+	}
 	return err
 }
