@@ -182,7 +182,7 @@ func TestEventOrTimeout(t *testing.T) {
 						v, err = "late", nil
 					}
 					if err == nil {
-						err = pawl.Sleep(run, "more", time.Hour)
+						err = pawl.Sleep(run, "more", 10*time.Minute)
 					}
 					return v, err
 				})
