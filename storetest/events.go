@@ -187,7 +187,9 @@ func testAwaits(t *testing.T, f *fixture) {
 			want = append(want, pawl.AwaitRow{Run: rows[i].ID, Step: fmt.Sprint(k)})
 		}
 	}
-	slices.SortFunc(want, func(a, b pawl.AwaitRow) int { return slices.Compare([]string{string(a.Run), a.Step}, []string{string(b.Run), b.Step}) })
+	slices.SortFunc(want, func(a, b pawl.AwaitRow) int {
+		return slices.Compare([]string{string(a.Run), a.Step}, []string{string(b.Run), b.Step})
+	})
 	got := f.awaits(pawl.AwaitRow{}, 4)
 	got = append(got, f.awaits(got[len(got)-1], 4)...)
 	if !slices.Equal(got, want) {

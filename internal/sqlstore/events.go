@@ -55,24 +55,34 @@ func (t *txn) EventHash(ctx context.Context, topic pawl.Topic, id string) (hash 
 	return hash, nil
 }
 
-// The look begins behind what the run may not take, so it costs the same however many events there are: mine is the last
-// event that the lineage has taken, others the last that any run of the workflow has.
-const selectNextEvent = `SELECT at, value FROM pawl_events WHERE about = $1 AND name = $2 AND at > (
-	SELECT CASE WHEN mine > early THEN mine ELSE early END FROM (
-		SELECT mine, CASE WHEN others < created THEN others ELSE created - 1 END AS early FROM (SELECT
-			coalesce((SELECT max(at) FROM pawl_takings WHERE about = $1 AND name = $2 AND lineage = $3), 0) AS mine,
-			coalesce((SELECT max(at) FROM pawl_takings WHERE about = $1 AND name = $2 AND key_name = $4), 0) AS others,
-			coalesce((SELECT created FROM pawl_runs{byid} WHERE id = $3), 9223372036854775807) AS created) AS known) AS bound)
-ORDER BY at LIMIT 1`
+const (
+	// The last event that the lineage has taken, the last that any run of the workflow has, and when the lineage began.
+	selectTaken = `SELECT coalesce((SELECT max(at) FROM pawl_takings WHERE lineage = $1 AND about = $2 AND name = $3), 0),
+	coalesce((SELECT max(at) FROM pawl_takings WHERE key_name = $4 AND about = $2 AND name = $3), 0),
+	(SELECT created FROM pawl_runs{byid} WHERE id = $1)`
 
-// NextEvent uses the primary keys and pawl_takings_workflow.
+	// The whole key is compared and not only its end, so that the planner has but one index for it; the event that is found
+	// may be another topic's.
+	selectNextEvent = `SELECT about, name, at, value FROM pawl_events WHERE (about, name, at) > ($1, $2, $3)
+ORDER BY about, name, at LIMIT 1`
+)
+
+// NextEvent uses the primary keys and pawl_takings_workflow. The look begins behind what the run may not take, so it costs
+// the same however many events there are.
 func (t *txn) NextEvent(ctx context.Context, topic pawl.Topic, run *pawl.RunRow) (*pawl.EventRow, error) {
-	ev := pawl.EventRow{Topic: topic}
-	found, err := t.row(ctx, selectNextEvent, []any{string(topic.About), topic.Event, string(taker(run)), run.KeyName}, []any{&ev.At, zero(&ev.Value)})
+	var mine, others, created int64
+	_, err := t.row(ctx, selectTaken, []any{string(taker(run)), string(topic.About), topic.Event, run.KeyName},
+		[]any{&mine, &others, zero(&created)})
+	ev, found := pawl.EventRow{}, false
+	if err == nil {
+		after := max(mine, min(others, max(created-1, 0)))
+		found, err = t.row(ctx, selectNextEvent, []any{string(topic.About), topic.Event, after},
+			[]any{&ev.Topic.About, &ev.Topic.Event, &ev.At, zero(&ev.Value)})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("look for event %q about %q: %w", topic.Event, topic.About, err)
 	}
-	if !found {
+	if !found || ev.Topic != topic {
 		return nil, nil
 	}
 	return &ev, nil

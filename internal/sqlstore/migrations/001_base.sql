@@ -215,10 +215,11 @@ CREATE TABLE pawl_takings (
 	lineage  {id}    NOT NULL,
 	at       BIGINT  NOT NULL,
 	key_name TEXT{c} NOT NULL,
-	PRIMARY KEY (about, name, lineage, at)
+	PRIMARY KEY (lineage, about, name, at)
 );
 
-CREATE INDEX pawl_takings_workflow ON pawl_takings (about, name, key_name, at);
+-- The first columns differ, so that no planner takes one index for another.
+CREATE INDEX pawl_takings_workflow ON pawl_takings (key_name, about, name, at);
 CREATE INDEX pawl_takings_age ON pawl_takings (at);
 
 -- The steps in state waiting that await an event.
@@ -227,7 +228,7 @@ CREATE TABLE pawl_awaits (
 	step  TEXT{c} NOT NULL,
 	about TEXT{c} NOT NULL,
 	name  TEXT{c} NOT NULL,
-	PRIMARY KEY (run, step)
+	PRIMARY KEY (step, run)
 );
 
 CREATE INDEX pawl_awaits_topic ON pawl_awaits (about, name, run, step);
