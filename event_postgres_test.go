@@ -47,13 +47,15 @@ func (c *counter) work(at func(p hooks.Point, run, step string), defs ...pawl.De
 	go func() { done <- e.Work(ctx) }()
 	c.t.Cleanup(func() {
 		cancel()
-		<-done
+		if err := <-done; err != nil {
+			c.t.Error(err)
+		}
 	})
 }
 
-func (c *counter) count(query string, args ...any) (n int) {
+func (c *counter) count(query string) (n int) {
 	c.t.Helper()
-	if err := c.s.DB().QueryRowContext(c.t.Context(), query, args...).Scan(&n); err != nil {
+	if err := c.s.DB().QueryRowContext(c.t.Context(), query).Scan(&n); err != nil {
 		c.t.Fatal(err)
 	}
 	return n
@@ -77,9 +79,9 @@ func (c *counter) result(h *pawl.Handle[string], want string) {
 	}
 }
 
-func (c *counter) begin(w *pawl.Workflow[string, string], in string) *pawl.Handle[string] {
+func (c *counter) begin(w *pawl.Workflow[string, string]) *pawl.Handle[string] {
 	c.t.Helper()
-	h, err := w.Start(c.t.Context(), c.desk, in)
+	h, err := w.Start(c.t.Context(), c.desk, "o1")
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -118,7 +120,7 @@ func TestEventBetweenLookAndPark(t *testing.T) {
 	w := payment()
 	at, reached, open := gate()
 	c.work(at, w)
-	h := c.begin(w, "o1")
+	h := c.begin(w)
 	<-reached
 	sent := make(chan error, 1)
 	go func() { sent <- paid.Send(t.Context(), c.desk, "o1", "A") }()
@@ -149,7 +151,7 @@ func TestAwaitBesideAnOpenSend(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.work(nil, w)
-			h := c.begin(w, "o1")
+			h := c.begin(w)
 			c.queues("the wait waits for the sender's transaction", 1)
 			end := tx.Rollback
 			if commit {
@@ -178,7 +180,7 @@ func TestEventAndLimitMeet(t *testing.T) {
 		c := openCounter(t)
 		w := payment(pawl.Within(time.Hour))
 		c.work(nil, w)
-		h := c.begin(w, "o1")
+		h := c.begin(w)
 		eventually(t, "the wait is there", func() bool { return c.count(`SELECT count(*) FROM pawl_runs WHERE state = 'waiting'`) == 1 })
 		tx, err := c.s.DB().BeginTx(t.Context(), nil)
 		if err != nil {
@@ -207,7 +209,7 @@ func TestEventAndLimitMeet(t *testing.T) {
 				<-open
 			}
 		}, w)
-		h := c.begin(w, "o1")
+		h := c.begin(w)
 		<-reached
 		sent := make(chan error, 1)
 		go func() { sent <- paid.Send(t.Context(), c.desk, "o1", "A") }()

@@ -46,9 +46,9 @@ func (s *stage) send(about pawl.Key, v string, opts ...pawl.SendOption) {
 }
 
 // sql counts what a query counts.
-func (s *stage) sql(query string, args ...any) (n int) {
+func (s *stage) sql(query string) (n int) {
 	s.t.Helper()
-	if err := s.bench.store.DB().QueryRowContext(s.t.Context(), query, args...).Scan(&n); err != nil {
+	if err := s.bench.store.DB().QueryRowContext(s.t.Context(), query).Scan(&n); err != nil {
 		s.t.Fatal(err)
 	}
 	return n
@@ -66,11 +66,11 @@ func TestEventIsFoundWhenever(t *testing.T) {
 				p := s.spawn("b1", w)
 				if when < 0 {
 					s.send("o1", "A")
-					time.Sleep(-when)
+					time.Sleep(-when) // bubble
 				}
 				id := begin(s, w, "o1")
 				if when > 0 {
-					time.Sleep(when)
+					time.Sleep(when) // bubble
 					s.send("o1", "A")
 				}
 				d := s.reach(id, pawl.Succeeded)
@@ -140,7 +140,7 @@ func TestEventsGoToEachOnce(t *testing.T) {
 		result(t, s.reach(two, pawl.Succeeded), "done(B C)")
 		result(t, s.reach(begin(s, other, "o1"), pawl.Succeeded), "early") // of another workflow
 		three := begin(s, w, "o1")
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // bubble
 		if d := s.show(s.desk, three); d.State != pawl.Waiting || len(d.Steps) != 2 {
 			t.Errorf("a later run is %s with %d steps, want it to await the first event that nobody had", d.State, len(d.Steps))
 		}
@@ -192,9 +192,9 @@ func TestEventOrTimeout(t *testing.T) {
 				if off == -time.Minute || off == time.Minute { // nobody there when it is over
 					first.stop()
 				}
-				time.Sleep(time.Until(until.Add(off)))
+				time.Sleep(time.Until(until.Add(off))) // bubble
 				s.send("o1", "A")
-				time.Sleep(5 * time.Minute)
+				time.Sleep(5 * time.Minute) // bubble
 				s.spawn("b2", w)
 				d := s.reach(id, pawl.Succeeded)
 				st := step(t, d, "pay")
@@ -241,9 +241,9 @@ func TestTimedOutWaitTakesNothing(t *testing.T) {
 					}
 				}, w)
 				id := begin(s, w, "o1")
-				time.Sleep(90 * time.Second)
+				time.Sleep(90 * time.Second) // bubble
 				s.spawn("b1", w)
-				time.Sleep(90 * time.Second)
+				time.Sleep(90 * time.Second) // bubble
 				s.send("o1", "A")
 				result(t, s.reach(id, pawl.Succeeded), "A")
 				s.want(map[string]int{"between": 1})
@@ -283,7 +283,7 @@ func TestAwaitSurvivesAKill(t *testing.T) {
 							s.send("o1", "B")
 						}
 						id := begin(s, w, "o1")
-						time.Sleep(time.Minute)
+						time.Sleep(time.Minute) // bubble
 						s.spawn("b1", w)
 						if !early {
 							s.send("o1", "A")
@@ -361,7 +361,7 @@ func TestEventWakesAThousand(t *testing.T) {
 			t.Fatal(err)
 		}
 		for s.awaits() < n {
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // bubble
 		}
 		s.reach(hs[n-1].ID(), pawl.Waiting)
 		s.send("all", "A")
@@ -569,9 +569,9 @@ func TestOldEventsGo(t *testing.T) {
 		s.reach(begin(s, w, "o1"), pawl.Succeeded)
 		p.stop()
 		sweep := func(after time.Duration) {
-			time.Sleep(after)
+			time.Sleep(after) // bubble
 			p := s.spawn("b1", w)
-			time.Sleep(time.Minute)
+			time.Sleep(time.Minute) // bubble
 			p.stop()
 		}
 		sweep(29 * 24 * time.Hour)

@@ -81,13 +81,8 @@ func (s *sending) apply(ctx context.Context, tx Txn) error {
 	if err := tx.LockTopic(ctx, s.row.Topic); err != nil {
 		return err
 	}
-	if s.row.ID != "" {
-		if known, err := tx.EventHash(ctx, s.row.Topic, s.row.ID); err != nil || known != nil {
-			if err == nil && !slices.Equal(known, s.row.Hash) {
-				err = fmt.Errorf("EventID %q was sent with another value: %w", s.row.ID, ErrConflict)
-			}
-			return err
-		}
+	if sent, err := s.sent(ctx, tx); err != nil || sent {
+		return err
 	}
 	if err := tx.AddEvent(ctx, &s.row); err != nil {
 		return err
@@ -108,6 +103,18 @@ func (s *sending) apply(ctx context.Context, tx Txn) error {
 	}
 	s.e.hooks.Reach(hooks.CommitSending, "", s.row.Topic.Event)
 	return nil
+}
+
+// sent reports whether the event was sent before, under its id.
+func (s *sending) sent(ctx context.Context, tx Txn) (bool, error) {
+	if s.row.ID == "" {
+		return false, nil
+	}
+	known, err := tx.EventHash(ctx, s.row.Topic, s.row.ID)
+	if err == nil && known != nil && !slices.Equal(known, s.row.Hash) {
+		err = fmt.Errorf("EventID %q was sent with another value: %w", s.row.ID, ErrConflict)
+	}
+	return known != nil, err
 }
 
 // lock locks the runs that are not locked yet. waits are in the order of the runs' ids.
