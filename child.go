@@ -360,7 +360,7 @@ func endCall(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now in
 	if err != nil {
 		return err
 	}
-	wanted, err := awaited(ctx, tx, child.ID)
+	wanted, err := hasCaller(ctx, tx, child.ID)
 	if err != nil || wanted {
 		return err
 	}
@@ -374,8 +374,8 @@ func endCall(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now in
 	return cancelRun(ctx, tx, child, a, now)
 }
 
-// awaited reports whether a run waits for the child.
-func awaited(ctx context.Context, tx Txn, child RunID) (bool, error) {
+// hasCaller reports whether a run waits for the child.
+func hasCaller(ctx context.Context, tx Txn, child RunID) (bool, error) {
 	callers, err := tx.Callers(ctx, child)
 	if err != nil {
 		return false, err

@@ -51,6 +51,11 @@
 // [ErrSuspended] means that this execution of the body is over, because a step waits for its next attempt or for an
 // answer, or because the worker stops. Return it. Whatever a suspended body does further is refused and ignored.
 //
+// # Waiting
+//
+// [Sleep] and [Await] suspend the run until a time has come, or an event that [Event.Send] sends from anywhere. An event that
+// comes before it is awaited is kept for 30 days; [Within] limits a wait. docs/waiting.md says who gets what.
+//
 // # Children
 //
 // [Child] starts a run and waits for its end, without a slot of a worker. The child is recorded together with the wait, so

@@ -208,6 +208,13 @@ func (m *mortal) Prune(ctx context.Context, p pawl.PruneTerms) (pawl.Pruned, err
 	return m.Store.Prune(ctx, p)
 }
 
+func (m *mortal) PruneEvents(ctx context.Context, keep time.Duration) (bool, error) {
+	if m.dead.Load() {
+		return false, errDead
+	}
+	return m.Store.PruneEvents(ctx, keep)
+}
+
 // on scripts a step's effect. Without a script a step returns "name(input)".
 func (s *stage) on(name string, fn effect) {
 	s.guard.Lock()

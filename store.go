@@ -99,12 +99,13 @@ type Rows interface {
 	Err() error
 }
 
-// Txn is the set of row operations inside one transaction. Locks are taken in the order run, journal, inbox.
+// Txn is the set of row operations inside one transaction. Locks are taken in the order run, topic, journal, inbox.
 type Txn interface {
 	RunRows
 	CallRows
 	StepRows
 	PeopleRows
+	EventRows
 
 	// Now is the store's clock at this moment, not at the start of the transaction.
 	Now(ctx context.Context) (int64, error)
@@ -201,6 +202,29 @@ type PeopleRows interface {
 	ExtendLease(ctx context.Context, id WorkerID) (bool, error)
 }
 
+// EventRows are the operations on events, on who awaits them and on who has taken which.
+type EventRows interface {
+	// LockTopic locks the topic until the transaction ends: what others have written under the lock is seen from here on.
+	// It is an error in a transaction whose isolation would hide that.
+	LockTopic(ctx context.Context, topic Topic) error
+	// AddEvent adds an event and sets its At, which is later than that of every other event of the locked topic.
+	AddEvent(ctx context.Context, ev *EventRow) error
+	// EventHash returns the hash of the event that was sent under an id, nil if there is none.
+	EventHash(ctx context.Context, topic Topic, id string) ([]byte, error)
+	// NextEvent returns the oldest event of the topic that run may take, nil if there is none: later than every event of
+	// the topic that its lineage has taken, and either sent after the lineage was created or later than every one that
+	// its workflow has taken. As each run takes the oldest event that it may take, that leaves out nothing untaken. A fork with
+	// keys of its own is a lineage of its own here.
+	NextEvent(ctx context.Context, topic Topic, run *RunRow) (*EventRow, error)
+	// TakeEvent records that run's lineage has taken the event.
+	TakeEvent(ctx context.Context, ev *EventRow, run *RunRow) error
+	// OpenAwait notes that a step of run awaits the topic; CloseAwait ends that, and does nothing if it is not so.
+	OpenAwait(ctx context.Context, topic Topic, run RunID, step string) error
+	CloseAwait(ctx context.Context, run RunID, step string) error
+	// Awaits returns up to limit of those that await the topic, in the order of run and step, after after.
+	Awaits(ctx context.Context, topic Topic, after AwaitRow, limit int) ([]AwaitRow, error)
+}
+
 // Leases is what a worker calls in its loops. No call touches a row of a run that the worker does not hold or take.
 type Leases interface {
 	// Register adds the worker's row with a lease and the workflow versions it has.
@@ -249,6 +273,10 @@ type Pruner interface {
 	// transaction, and passes over lineages that others have locked. It writes nothing if there is nothing to delete, and
 	// what that costs does not depend on how many runs there are. Any number of callers may prune at once.
 	Prune(ctx context.Context, p PruneTerms) (Pruned, error)
+	// PruneEvents deletes a bounded number of the events that were sent more than keep ago and, once no older event is left,
+	// what is known about who has taken them. It reports whether there may be more, and begins no write transaction if there
+	// is nothing to delete.
+	PruneEvents(ctx context.Context, keep time.Duration) (more bool, err error)
 }
 
 // Hints save workers of other processes the wait for their next poll. Any hint may be lost, come late, come twice or mean
@@ -355,7 +383,7 @@ type StepRow struct {
 	Attempt   int    // of the attempt that State speaks of, from 1
 	Epoch     int64  // of the run when the row was last written by a worker
 	InputHash []byte // of the input the attempt had
-	Input     []byte // Keyed, Once and transactions in another database only
+	Input     []byte // Keyed, Once and transactions in another database; of an event's wait, what is awaited
 	Value     []byte // of a succeeded step
 	ValueSize int
 	Fault     *fault.Fault // of the last failure
@@ -452,6 +480,21 @@ type KeyRow struct {
 	Lineage   RunID
 	End       RunState // "" not ended
 	EndedAt   int64
+}
+
+// EventRow is an event as stored.
+type EventRow struct {
+	Topic Topic
+	At    int64  // when it was sent; no two of a topic are equal
+	ID    string // the sender's, ""
+	Hash  []byte // of the value
+	Value []byte
+}
+
+// AwaitRow is a step that awaits a topic.
+type AwaitRow struct {
+	Run  RunID
+	Step string
 }
 
 // VersionID is a workflow and its version.

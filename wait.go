@@ -157,8 +157,15 @@ func closeWait(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now 
 	if err == nil && !ok {
 		err = fmt.Errorf("wait %q changed under the run's lock", row.Name)
 	}
-	if err == nil && row.Kind == fault.KindChild {
-		err = endCall(ctx, tx, row, why, now)
+	if err != nil {
+		return err
 	}
-	return err
+	switch row.Kind {
+	case fault.KindChild:
+		return endCall(ctx, tx, row, why, now)
+	case fault.KindEvent:
+		return tx.CloseAwait(ctx, row.Run, row.Name)
+	default:
+		return nil
+	}
 }

@@ -79,6 +79,7 @@ func (e *Engine) Work(ctx context.Context) error {
 	bg.Go(func() { w.beats(loops) })
 	bg.Go(func() { w.listens(loops) })
 	bg.Go(func() { w.sweeps(loops, "sweep", w.sweepOnce) })
+	bg.Go(func() { w.sweeps(loops, "deleting old events", w.pruneEvents) })
 	if e.o.Retention > 0 {
 		bg.Go(func() { w.sweeps(loops, "retention", w.prune) })
 	}

@@ -256,7 +256,18 @@ func stepNote(s *pawl.StepDetail) string {
 	add(s.Paid, "paid")
 	add(s.PaidTwice, "possibly paid twice")
 	add(!s.NextAt.IsZero() && s.State == pawl.StepRetrying, "next attempt "+when(s.NextAt))
+	add(s.State == pawl.StepWaiting && s.Kind == fault.KindEvent, "awaits "+topicText(s.Input))
+	add(s.State == pawl.StepWaiting && !s.NextAt.IsZero(), "until "+when(s.NextAt))
 	return strings.Join(notes, "; ")
+}
+
+// topicText shows what a step awaits.
+func topicText(input []byte) string {
+	var topic pawl.Topic
+	if json.Unmarshal(input, &topic) != nil || topic.Event == "" { // sealed
+		return "an event"
+	}
+	return fmt.Sprintf("%s about %s", topic.Event, topic.About)
 }
 
 func attemptNote(a *pawl.AttemptInfo) string {

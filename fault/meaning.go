@@ -17,6 +17,8 @@ var meanings = map[Reason]meaning{
 	ReasonSiblingFailed:  {Canceled, OutcomeMaybeExecuted, "Look at the branch that failed."},
 	ReasonRunEnded:       {Canceled, OutcomeMaybeExecuted, "Nothing to do."},
 
+	ReasonWaitTimeout: {Canceled, OutcomeNotSent, "Find out why it did not come, or give it more time."},
+
 	ReasonUnrecognized:       {OutcomeUnknown, OutcomeMaybeExecuted, "Wrap the error in the step by what is known about it."},
 	ReasonPanic:              {OutcomeUnknown, OutcomeMaybeExecuted, "Fix the code."},
 	ReasonStepDeadline:       {OutcomeUnknown, OutcomeMaybeExecuted, "Give it more time, or find out what was slow."},

@@ -28,6 +28,12 @@ const (
 	ReasonRunEnded Reason = "run_ended"
 )
 
+// Reasons of class canceled, outcome not_sent: nothing was begun.
+const (
+	// ReasonWaitTimeout: what was waited for did not come within the limit.
+	ReasonWaitTimeout Reason = "wait_timeout"
+)
+
 // The causes with which the engine ends a run's context. They are the reasons themselves, so that
 // errors.Is finds them in a live error, in the context's cause and in the stored fault alike.
 const (

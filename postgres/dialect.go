@@ -54,6 +54,7 @@ func dialect(h hooks.Store, weak *defaults) sqlstore.Dialect {
 		Send:          weak.send,
 		SendBatch:     weak.sendBatch,
 		Begin:         weak.begin,
+		LockTopic:     `SELECT current_setting('transaction_isolation') WHERE pg_advisory_xact_lock($1) IS NOT NULL`,
 		Classify:      classify,
 		CommitUnknown: commitUnknown,
 		Settings:      func(ctx context.Context, db *sql.DB) ([]pawl.Finding, error) { return settings(ctx, db) },

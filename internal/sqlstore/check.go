@@ -46,6 +46,12 @@ var rules = []rule{
 	{levelError, "I3", `SELECT s.run, s.name, NULL FROM pawl_steps s WHERE s.kind = 'child' AND s.state = 'waiting' AND NOT EXISTS (
 		SELECT 1 FROM pawl_calls c JOIN pawl_runs r ON r.id = c.child WHERE c.run = s.run AND c.step = s.name AND r.ended IS NULL)`,
 		"step %s waits for a run that is not live", lookCloser},
+	{levelError, "I3", `SELECT s.run, s.name, NULL FROM pawl_steps s WHERE s.state = 'waiting' AND s.kind = 'event'
+		AND NOT EXISTS (SELECT 1 FROM pawl_awaits a WHERE a.run = s.run AND a.step = s.name)`,
+		"step %s awaits an event that would not find it", lookCloser},
+	{levelError, "I3", `SELECT a.run, a.step, NULL FROM pawl_awaits a WHERE NOT EXISTS
+		(SELECT 1 FROM pawl_steps s WHERE s.run = a.run AND s.name = a.step AND s.state = 'waiting' AND s.kind = 'event')`,
+		"an event would find step %s, which does not await it", lookCloser},
 	{levelError, "I3", `SELECT id, state, NULL FROM pawl_runs r WHERE state = 'blocked' AND (owner IS NOT NULL OR due IS NOT NULL
 		OR NOT EXISTS (SELECT 1 FROM pawl_inbox e WHERE e.run = r.id AND e.closed IS NULL))`,
 		"the run is %s, but the inbox has no open entry for it", lookCloser},

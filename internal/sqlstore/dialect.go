@@ -30,6 +30,9 @@ type Dialect struct {
 	SendBatch func(ctx context.Context, conn *sql.Conn, statements []Batch) (string, error)
 	// Begin runs first in every write transaction. Nil for none.
 	Begin func(ctx context.Context, tx *sql.Tx) error
+	// LockTopic locks the number $1 until the transaction ends and gives the transaction's isolation. "" where a write
+	// transaction is alone anyway.
+	LockTopic string
 	// Classify says what an error of the driver means for a transaction.
 	Classify func(error) Class
 	// CommitUnknown reports whether a COMMIT that returned this error may have been applied.

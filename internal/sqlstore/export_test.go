@@ -67,6 +67,17 @@ func (s *Store) Hot() []Hot {
 		{"delete runs", withIDs(deleteRuns), "pawl_runs", "pkey"},
 		{"delete keys", deleteKeys, "pawl_keys", "gone"},
 		{"delete acts", deleteActs, "pawl_audit", "gone"},
+		{"next event", selectNextEvent, "pawl_events", "pkey"},
+		{"taken by the lineage", selectTaken, "pawl_takings", "pkey"},
+		{"taken by the workflow", selectTaken, "pawl_takings", "workflow"},
+		{"add event", insertEvent, "pawl_events", "pkey"},
+		{"event by id", selectEventHash, "pawl_events", "given"},
+		{"awaits", selectAwaits, "pawl_awaits", "topic"},
+		{"close await", deleteAwait, "pawl_awaits", "pkey"},
+		{"old events", selectOldEvents, "pawl_events", "age"},
+		{"old takings", selectOldEvents, "pawl_takings", "age"},
+		{"delete events", deleteEvents, "pawl_events", "age"},
+		{"delete takings", deleteTakings, "pawl_takings", "age"},
 		{"live runs", live.text(selectRuns, byRun, 10), "pawl_runs", ""},
 	} {
 		hot = append(hot, Hot{Name: h[0], Text: h[1], Table: h[2], Index: h[3]})

@@ -112,6 +112,17 @@ func fill(t *testing.T, s *sqlstore.Store, conn *sql.Conn, n int) {
 		if _, _, err := on.ClaimKey(t.Context(), key); err != nil {
 			t.Fatal(err)
 		}
+		topic := pawl.Topic{Event: "paid", About: pawl.Key("order:" + strconv.Itoa(i%7))}
+		ev := pawl.EventRow{Topic: topic, Hash: []byte("h"), Value: []byte(`"v"`)}
+		if i%40 == 0 {
+			ev.ID = string(rows[i].ID)
+		}
+		for _, err := range []error{on.AddEvent(t.Context(), &ev), on.TakeEvent(t.Context(), &ev, &rows[i]),
+			on.OpenAwait(t.Context(), topic, rows[i].ID, "wait")} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
 		if err := on.AddAudit(t.Context(), &pawl.AuditRow{Act: "cancel", By: "ann", Run: rows[i].ID}); err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +173,7 @@ func query(t *testing.T, conn *sql.Conn, column int, text string, args ...any) (
 }
 
 // In SQLite's plans a full read is SCAN and a look-up SEARCH. Tables stand there under their alias.
-var sqliteScan = regexp.MustCompile(`^SCAN (pawl_runs|pawl_steps|pawl_attempts|pawl_inbox|pawl_evidence|pawl_keys|pawl_audit|pawl_calls|r|s|e|k|a|c|p)\b`)
+var sqliteScan = regexp.MustCompile(`^SCAN (pawl_runs|pawl_steps|pawl_attempts|pawl_inbox|pawl_evidence|pawl_keys|pawl_audit|pawl_calls|pawl_events|pawl_takings|pawl_awaits|r|s|e|k|a|c|p)\b`)
 
 func explainSQLite(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []string, wrong string) {
 	lines = query(t, conn, 3, "EXPLAIN QUERY PLAN "+hot.Text, make([]any, params(hot.Text))...)
@@ -183,7 +194,7 @@ func explainSQLite(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []stri
 	return lines, ""
 }
 
-var pgIndexScan = regexp.MustCompile(`Index (Only )?Scan( Backward)? using \w+ on (pawl_runs|pawl_steps|pawl_calls)`)
+var pgIndexScan = regexp.MustCompile(`Index (Only )?Scan( Backward)? using \w+ on (pawl_runs|pawl_steps|pawl_calls|pawl_events|pawl_takings|pawl_awaits)`)
 
 func explainPostgres(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []string, wrong string) {
 	exec := func(text string) {

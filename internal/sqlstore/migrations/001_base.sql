@@ -209,6 +209,45 @@ CREATE TABLE pawl_keys (
 -- Not of ended: a run's end must not have an index here to write to.
 CREATE INDEX pawl_keys_gone ON pawl_keys (gone) WHERE gone IS NOT NULL;
 
+-- Events of one topic, which is (about, name), have times that grow strictly: the sender holds the topic's lock.
+CREATE TABLE pawl_events (
+	about    TEXT{c} NOT NULL,
+	name     TEXT{c} NOT NULL,
+	at       BIGINT  NOT NULL,
+	given_id TEXT{c},
+	hash     {bytes} NOT NULL,
+	value    {bytes} NOT NULL,
+	PRIMARY KEY (about, name, at)
+);
+
+CREATE UNIQUE INDEX pawl_events_given ON pawl_events (about, name, given_id) WHERE given_id IS NOT NULL;
+CREATE INDEX pawl_events_age ON pawl_events (at);
+
+-- Which events a lineage has taken. A row is of use for as long as an event that is as old may be found.
+CREATE TABLE pawl_takings (
+	about    TEXT{c} NOT NULL,
+	name     TEXT{c} NOT NULL,
+	lineage  {id}    NOT NULL,
+	at       BIGINT  NOT NULL,
+	key_name TEXT{c} NOT NULL,
+	PRIMARY KEY (lineage, about, name, at)
+);
+
+-- The first columns differ, so that no planner takes one index for another.
+CREATE INDEX pawl_takings_workflow ON pawl_takings (key_name, about, name, at);
+CREATE INDEX pawl_takings_age ON pawl_takings (at);
+
+-- The steps in state waiting that await an event.
+CREATE TABLE pawl_awaits (
+	run   {id}    NOT NULL,
+	step  TEXT{c} NOT NULL,
+	about TEXT{c} NOT NULL,
+	name  TEXT{c} NOT NULL,
+	PRIMARY KEY (step, run)
+);
+
+CREATE INDEX pawl_awaits_topic ON pawl_awaits (about, name, run, step);
+
 -- A lease has expired when its clock is not the one that can be read now, or when expires has passed by that clock.
 CREATE TABLE pawl_workers (
 	id            {id}   NOT NULL PRIMARY KEY,
