@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/fault"
 )
 
 // tally is one line of the table.
@@ -45,6 +46,12 @@ type place struct {
 	i       int
 }
 
+// tidings is an event that a lineage was given.
+type tidings struct {
+	lineage pawl.RunID
+	value   string
+}
+
 // audit compares all journals with all that the world has seen.
 type audit struct {
 	*rig
@@ -52,7 +59,10 @@ type audit struct {
 	journal map[op]*journalled
 	order   []op // keys of journal
 	rows    map[op][]row
-	results map[place]string // of the journals
+	results map[place]string   // of the journals
+	passed  map[place]bool     // a wait without a result stands there
+	waits   map[string]int     // rows, by kind
+	taken   map[tidings]string // the step that was given an event
 	repeats map[pawl.RunID]int
 	claims  map[pawl.RunID]int
 	lines   map[string]*tally
@@ -61,7 +71,7 @@ type audit struct {
 // inspect checks every requirement once nothing works any more.
 func (r *rig) inspect(t *testing.T, s *staff, p *person) *audit {
 	t.Helper()
-	a := &audit{rig: r, journal: map[op]*journalled{}, rows: map[op][]row{}, results: map[place]string{},
+	a := &audit{rig: r, journal: map[op]*journalled{}, rows: map[op][]row{}, results: map[place]string{}, passed: map[place]bool{}, waits: map[string]int{}, taken: map[tidings]string{},
 		repeats: map[pawl.RunID]int{}, claims: map[pawl.RunID]int{}, lines: map[string]*tally{}}
 	for _, kind := range kinds {
 		a.lines[kind] = &tally{asked: p.asked[kind]}
@@ -154,6 +164,10 @@ func (a *audit) readRows(ctx context.Context, db *sql.DB) error {
 
 // enter adds a journal row. Later runs of a lineage come later.
 func (a *audit) enter(d *pawl.RunDetail, st *pawl.StepDetail) {
+	if st.Kind.Waits() {
+		a.waited(d, st)
+		return
+	}
 	o := op{d.Lineage, st.Name}
 	j := a.journal[o]
 	if j == nil {
@@ -176,7 +190,41 @@ func (a *audit) enter(d *pawl.RunDetail, st *pawl.StepDetail) {
 		a.violate(d.ID, "step %q had the value %q in an earlier run of the lineage and has %q now", st.Name, j.value, value)
 	}
 	j.done, j.value = true, value
-	a.results[place{d.Lineage, index(st.Name)}] = value
+	if !strings.Contains(st.Name, "/"+wayB+"/") {
+		a.results[place{d.Lineage, index(st.Name)}] = value
+	}
+}
+
+// waited notes what the next step has to be called with after a wait: a child's result, else what came before.
+func (a *audit) waited(d *pawl.RunDetail, st *pawl.StepDetail) {
+	a.waits[st.Kind.String()]++
+	if st.Kind == fault.KindEvent && st.State == pawl.StepSucceeded {
+		at := tidings{d.Lineage, string(st.Value)}
+		if other, ok := a.taken[at]; ok && other != st.Name {
+			a.violate(d.ID, "event %s was given to step %q and to step %q", st.Value, other, st.Name)
+		}
+		a.taken[at] = st.Name
+	}
+	at := place{d.Lineage, index(st.Name)}
+	if st.State != pawl.StepSucceeded || st.Kind != fault.KindChild {
+		a.passed[at] = a.passed[at] || verbOf(st.Name) != "child" && !strings.Contains(st.Name, "/"+wayB+"/")
+		return
+	}
+	var value string
+	if err := json.Unmarshal(st.Value, &value); err != nil {
+		a.violate(d.ID, "the value of step %q does not decode: %v", st.Name, err)
+	}
+	if was, ok := a.results[at]; ok && was != value {
+		a.violate(d.ID, "step %q had the value %q in an earlier run of the lineage and has %q now", st.Name, was, value)
+	}
+	a.results[at] = value
+}
+
+// before is the result that the step at a place is called with.
+func (a *audit) before(at place) string {
+	for at.i--; a.passed[at]; at.i-- {
+	}
+	return a.results[at]
 }
 
 // index is the number that Item gave to a step's path; -1 if it has none.
@@ -246,7 +294,7 @@ func (a *audit) repeated(o op) (n int) {
 
 // chain: what a step was called with is what the journal has of the step before, for good.
 func (a *audit) chain(o op, j *journalled, inputs []string) {
-	want := a.results[place{o.Lineage, index(o.Step) - 1}]
+	want := a.before(place{o.Lineage, index(o.Step)})
 	for _, in := range inputs {
 		if in != want {
 			a.violate(j.run, "step %q was called with %q, and the step before has the result %q", o.Step, in, want)
@@ -376,6 +424,7 @@ func (a *audit) table() string {
 	fmt.Fprintf(&b, "%s: %d runs (%d succeeded, %d failed, %d cancelled) were taken over %d times; %d starts under a used key, %d refused; %d cancels; %d retries by hand, %d lost to another\n",
 		a.kind, len(a.runs), states[pawl.Succeeded], states[pawl.Failed], states[pawl.Cancelled], a.losses(),
 		g.reused.Load(), g.refused.Load(), g.cancels.Load(), g.retries.Load(), g.retryLosers.Load())
+	fmt.Fprintf(&b, "%s: %d timers, %d events awaited (%d sent), %d children\n", a.kind, a.waits["timer"], a.waits["event"], g.sent.Load(), a.waits["child"])
 	fmt.Fprintf(&b, "%s: %d answers (%d gave up, %d about crash loops, %d about what may have happened twice), %d too early, %d too late; %d looks at finished runs\n",
 		a.kind, g.answers.Load(), g.gaveUp.Load(), g.loops.Load(), g.twice.Load(), g.tooEarly.Load(), g.answerLosers.Load(), g.samples.Load())
 	return b.String()

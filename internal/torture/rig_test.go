@@ -60,13 +60,13 @@ func (r *rig) violate(run pawl.RunID, format string, args ...any) {
 
 // ledger counts what was done to the workers and to the runs.
 type ledger struct {
-	kills, suicides, stops, selfStops, exits      atomic.Int64
-	cuts, cutCommits, holes, delays, holds        atomic.Int64
-	oldCommits, claimsLost, claimsHeld            atomic.Int64
-	restarts, crashes, readOnly, failovers, steps atomic.Int64
-	reused, refused, cancels, retries             atomic.Int64
-	retryLosers, answers, answerLosers, tooEarly  atomic.Int64
-	gaveUp, samples, loops, twice                 atomic.Int64
+	kills, suicides, stops, selfStops, exits           atomic.Int64
+	cuts, cutCommits, holes, delays, holds             atomic.Int64
+	oldCommits, claimsLost, claimsHeld                 atomic.Int64
+	restarts, crashes, readOnly, failovers, steps      atomic.Int64
+	reused, refused, cancels, retries                  atomic.Int64
+	sent, retryLosers, answers, answerLosers, tooEarly atomic.Int64
+	gaveUp, samples, loops, twice                      atomic.Int64
 }
 
 func newRig(t *testing.T, kind string, workers int, seed uint64, p parts) *rig {

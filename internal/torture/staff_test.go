@@ -25,6 +25,7 @@ type staff struct {
 	quit   atomic.Bool // the day is over: nothing is begun any more
 	open   atomic.Int64
 	jobs   int
+	news   int
 	keyed  []keyedJob
 	seen   map[pawl.RunID]bool   // runs that were found open once and are not in history yet
 	past   map[pawl.RunID]string // finished runs as they were first seen
@@ -84,12 +85,28 @@ func (s *staff) round(ctx context.Context) {
 	if len(open) < crowd {
 		s.start(ctx, crowd-len(open))
 	}
+	for range min(3, len(open)) {
+		s.send(ctx, open[s.rnd.IntN(len(open))].ID)
+	}
 	if len(open) > 0 && s.rnd.IntN(4) == 0 {
 		id := open[s.rnd.IntN(len(open))].ID
 		ctx, cancel := context.WithTimeout(ctx, lease) // its row may be locked by a COMMIT that is held back
 		defer cancel()
 		if _, err := s.control.Cancel(ctx, id, pawl.Act{By: "staff", Reason: "changed my mind"}); err == nil {
 			s.ledger.cancels.Add(1)
+		}
+	}
+}
+
+// send tells a run something, twice under one id now and then.
+func (s *staff) send(ctx context.Context, id pawl.RunID) {
+	ctx, cancel := context.WithTimeout(ctx, lease)
+	defer cancel()
+	s.news++
+	text := fmt.Sprint("news ", s.news)
+	for range 1 + s.rnd.IntN(2) {
+		if err := news.Send(ctx, s.control, pawl.Key(id), text, pawl.EventID(text)); err == nil {
+			s.ledger.sent.Add(1)
 		}
 	}
 }

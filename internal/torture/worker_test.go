@@ -107,7 +107,7 @@ func work(raw string) error {
 		Lease: lease, Poll: 100 * time.Millisecond, Drain: 3 * time.Second, Build: "torture", Slots: 6,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Hooks:  &hooks.Hooks{At: c.fate(claims), FlushDelay: c.Flush},
-	}, flow(&world{effects: c.Effects, foreign: foreign}))
+	}, flow(&world{effects: c.Effects, foreign: foreign}), child(&world{effects: c.Effects, foreign: foreign}))
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,8 @@ type job struct {
 }
 
 // verbs are what a job is made of. Those that are there twice are taken twice as often.
-var verbs = []string{"rep", "rep", "paid", "long", "keyed", "keyed", "tx", "tx", "slowtx", "txin", "txin", "once", "once", "probed", "probed", "flaky"}
+var verbs = []string{"rep", "rep", "paid", "long", "keyed", "keyed", "tx", "tx", "slowtx", "txin", "txin", "once", "once", "probed", "probed", "flaky",
+	"nap", "await", "pair", "pair", "child"}
 
 // verbOf is the verb of a step's path.
 func verbOf(step string) string { return path.Base(step) }
@@ -192,15 +193,76 @@ type world struct {
 // flow goes through a job's steps. Each has the result of the one before as its input, so that a result that changes
 // after the next step has begun shows.
 func flow(w *world) *pawl.Workflow[job, string] {
-	return pawl.Define("torture", "v1", func(run *pawl.Run, j job) (last string, err error) {
-		for i, verb := range j.Verbs {
-			if last, err = w.step(run.Item(strconv.Itoa(i)), verb, last); err != nil {
-				return "", err
-			}
-		}
-		return last, nil
-	})
+	return pawl.Define("torture", "v1", w.body)
 }
+
+// child is the workflow of the runs that a job waits for.
+func child(w *world) *pawl.Workflow[job, string] {
+	return pawl.Define("torture-child", "v1", w.body)
+}
+
+func (w *world) body(run *pawl.Run, j job) (last string, err error) {
+	for i, verb := range j.Verbs {
+		item := run.Item(strconv.Itoa(i))
+		if isWait(verb) {
+			last, err = w.wait(item, verb, last)
+		} else if verb == "pair" {
+			last, err = w.pair(item, last)
+		} else {
+			last, err = w.step(item, verb, last)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return last, nil
+}
+
+// isWait reports whether a verb waits and has no effect of its own.
+func isWait(verb string) bool { return verb == "nap" || verb == "await" || verb == "child" }
+
+// news is what jobs await. Anybody may send it about any run, and nobody has to.
+var news = pawl.DefineEvent[string]("news")
+
+// wait suspends the run for a while. What comes of it is the last result, or the child's.
+func (w *world) wait(run *pawl.Run, verb, last string) (string, error) {
+	switch verb {
+	case "nap":
+		return last, pawl.Sleep(run, verb, 300*time.Millisecond)
+	case "await":
+		_, err := pawl.Await(run, verb, news, pawl.Key(run.ID()), pawl.Within(lease))
+		if errors.Is(err, fault.ReasonWaitTimeout) {
+			err = nil
+		}
+		return last, err
+	default:
+		return pawl.Child(run, verb, child(w), job{Verbs: []string{"rep", "keyed", "nap", "tx", "once"}})
+	}
+}
+
+// pair goes two ways at once, of which one also naps. Its result is that of the first.
+func (w *world) pair(run *pawl.Run, in string) (first string, err error) {
+	g := run.Group()
+	g.Go(func(run *pawl.Run) (err error) {
+		first, err = w.step(run.Item(wayA), "keyed", in)
+		return err
+	})
+	g.Go(func(run *pawl.Run) error {
+		run = run.Item(wayB)
+		if err := pawl.Sleep(run, "nap", 200*time.Millisecond); err != nil {
+			return err
+		}
+		_, err := w.step(run, "once", in)
+		return err
+	})
+	return first, g.Wait()
+}
+
+// The two ways of a pair.
+const (
+	wayA = "a"
+	wayB = "b"
+)
 
 // step tries again soon, and gives up after a while, which fails the run.
 func (w *world) step(run *pawl.Run, verb, in string) (string, error) {
