@@ -209,7 +209,7 @@ func TestEventOrTimeout(t *testing.T) {
 				if executions < 2 {
 					t.Errorf("%d executions, want one more after the wait had ended", executions)
 				}
-				if f := st.Fault; off > 0 && (f.Class != fault.Canceled || f.Outcome != fault.OutcomeNotSent || f.Reason != fault.ReasonWaitTimeout) {
+				if f := st.Fault; off > 0 && (f == nil || f.Class != fault.Canceled || f.Outcome != fault.OutcomeNotSent || f.Reason != fault.ReasonWaitTimeout) {
 					t.Errorf("the fault is %+v", f)
 				}
 			})
