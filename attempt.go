@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,18 +14,19 @@ import (
 
 // stepRun is one call of a step that has no final row yet.
 type stepRun struct {
-	x    *execution
-	c    *stepCall
-	path string
-	row  *StepRow // as stored, nil if there is none
-	key  OpKey
-	hash []byte
-	in   []byte // sealed input
-	use  []byte // the stored input's JSON, if the callback must get that one
-	base context.Context
-	sent time.Duration  // boot clock before the attempt's intent was sent
-	http *fault.Attempt // what the running attempt sends over HTTP
-	held fault.Outcome  // worst outcome of the attempts so far, for Keyed
+	x     *execution
+	c     *stepCall
+	path  string
+	row   *StepRow // as stored, nil if there is none
+	key   OpKey
+	hash  []byte
+	in    []byte // sealed input
+	use   []byte // the stored input's JSON, if the callback must get that one
+	grant *grant // the approval that the step acts under, if it needs one
+	base  context.Context
+	sent  time.Duration  // boot clock before the attempt's intent was sent
+	http  *fault.Attempt // what the running attempt sends over HTTP
+	held  fault.Outcome  // worst outcome of the attempts so far, for Keyed
 }
 
 // step is the core of all verbs: it consults the journal and executes only what is not finished.
@@ -46,11 +48,15 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 		return nil, x.twice(path)
 	}
 	row := x.j.visit(path)
+	if c.o.gated() || c.kind == fault.KindGate {
+		x.gated = true
+		x.passGates(path)
+	}
 	if row != nil && row.State.Finished() {
-		return x.reuse(row, hash)
+		return x.reuse(row, x.askedHash(c, path, row, hash))
 	}
 	if x.dry != nil {
-		return nil, x.rehearse(c, path, row)
+		return nil, x.rehearse(r, c, path, row)
 	}
 	s := &stepRun{x: x, c: c, path: path, row: row, hash: hash, base: x.ctx}
 	if r.shield {
@@ -73,8 +79,24 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 	x.running(path)
 	defer x.running("")
 	x.e.hooks.Reach(hooks.StepReached, string(x.row.ID), path)
+	return s.carryOut(r)
+}
+
+// carryOut goes on where an earlier execution stopped. A step that acts under an approval gets it first, unless it is not
+// known whether it has acted.
+func (s *stepRun) carryOut(run *Run) ([]byte, error) {
+	if s.c.o.gated() && (s.row == nil || s.row.State != StepUncertain) {
+		if err := s.permit(run); err != nil {
+			return nil, err
+		}
+	}
 	if value, err, done := s.resume(); done {
 		return value, err
+	}
+	if s.c.o.gated() && s.grant == nil {
+		if err := s.permit(run); err != nil {
+			return nil, err
+		}
 	}
 	return s.attempts()
 }
@@ -102,9 +124,13 @@ func (x *execution) twice(path string) error {
 }
 
 // rehearse is a step of a plan's replay: the first one without a finished row ends it.
-func (x *execution) rehearse(c *stepCall, path string, row *StepRow) error {
+func (x *execution) rehearse(r *Run, c *stepCall, path string, row *StepRow) error {
 	if x.suspended {
 		return x.refuse()
+	}
+	if n := x.openGate(path); c.o.ask != nil && n > 0 {
+		c, path = c.question(r, path, "", n, c.o.ask, nil), gatePath(path, n)
+		row = x.j.rows[path]
 	}
 	x.dry.reach(c, path, row)
 	return x.suspend()
@@ -123,6 +149,8 @@ func (r *Run) usable(c *stepCall) error {
 		return r.bad
 	case c.o.err != nil:
 		return c.o.err
+	case c.o.grant != nil && c.o.ask != nil:
+		return errors.New("Under and AskFirst: a step acts under one approval, or asks for its own")
 	case c.o.probe != nil && c.o.probeIn != c.inType:
 		return fmt.Errorf("Probe takes %v, the step's input is %v", c.o.probeIn, c.inType)
 	case c.o.probe != nil && c.o.probeOut != c.outType:
@@ -141,7 +169,7 @@ func (x *execution) reuse(row *StepRow, hash []byte) ([]byte, error) {
 		x.buffer(stepOp{row: row, mark: true})
 	}
 	if row.State != StepSucceeded {
-		return nil, row.stored()
+		return nil, x.failure(row)
 	}
 	value := row.Value
 	if value == nil && row.ValueSize > 0 {
@@ -314,7 +342,7 @@ func (s *stepRun) expired() bool {
 
 // intent reports whether the step's row must be durable before its callback runs.
 func (c *stepCall) intent() bool {
-	return c.kind == fault.KindOnce || c.kind == fault.KindKeyed || c.o.paid || c.db != nil
+	return c.kind == fault.KindOnce || c.kind == fault.KindKeyed || c.o.paid || c.db != nil || c.kind == fault.KindRepeatable && c.o.gated()
 }
 
 func (c *stepCall) timeout() time.Duration {
@@ -337,12 +365,21 @@ func (s *stepRun) attempts() ([]byte, error) {
 		if !s.ready(row) {
 			return nil, x.suspend()
 		}
+		if row.State.Finished() { // its gate did not allow it
+			return nil, x.failure(row)
+		}
 		began := time.Now()
 		value, f := s.call(row)
 		row.Usage.Latency = time.Since(began)
 		if f == nil {
 			s.succeed(row, value)
 			return x.opened(row.Name, value)
+		}
+		if f.Err == errRefused { //nolint:errorlint // set by callTx itself
+			if err := s.deny(row); err != nil || x.unstorable() != nil {
+				return nil, x.suspend()
+			}
+			return nil, x.failure(row)
 		}
 		again, err := s.fail(row, f)
 		if !again {
@@ -371,7 +408,7 @@ func (s *stepRun) ready(row *StepRow) bool {
 		return x.commit(nil, nil) == nil
 	}
 	// A heartbeat after a long stillness renews the lease and finds that the run is not ours any more: both count.
-	if s.effect() && (x.hold.Err() != nil || !x.w.trusted()) {
+	if s.effect() && !row.State.Finished() && (x.hold.Err() != nil || !x.w.trusted()) {
 		s.neverBegan(row)
 		x.lose(ErrLeaseLost)
 		return false
@@ -381,7 +418,7 @@ func (s *stepRun) ready(row *StepRow) bool {
 
 // effect reports whether the step does something outside that must not begin without a certain lease.
 func (s *stepRun) effect() bool {
-	return s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed || s.c.o.paid
+	return s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed || s.c.o.paid || s.c.o.gated()
 }
 
 // neverBegan reports, for an intent that is on record, that its effect was not begun.
@@ -447,6 +484,9 @@ func (s *stepRun) writeIntent(row *StepRow) error {
 		row.FirstTry = AtWrite
 	}
 	op := stepOp{row: row, insert: prev == nil}
+	if s.grant != nil {
+		op.also = s.claimOp
+	}
 	if prev != nil {
 		op.attempt = prev.Attempt
 		if prev.State == StepInFlight {

@@ -53,7 +53,7 @@ func (q *write) change() (c Change, ok bool) {
 		}
 	}
 	if q.end != nil {
-		if q.end.finish == "" {
+		if q.end.finish == "" || q.end.alone {
 			return c, false
 		}
 		c.End = &RunEnd{State: q.end.finish, Fault: q.end.fault, Row: q.run}

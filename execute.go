@@ -43,6 +43,7 @@ type execution struct {
 	closed atomic.Bool // the body has returned
 	quietN atomic.Bool // finished steps are being passed, or the body is suspended
 
+	gated     bool // the body has come by a gate
 	suspended bool
 	waits     []waitOn
 	released  bool // suspended because the worker stops, or something cannot be reached
@@ -244,6 +245,7 @@ func (x *execution) end(end *runEnd) {
 		end.fault.Err = nil
 	}
 	x.ending.Store(true)
+	end.alone = x.gated
 	err := x.unstorable()
 	if err == nil {
 		err = x.commit(nil, end)

@@ -71,7 +71,7 @@ func (s *stepRun) await() ([]byte, error) {
 		x.quietN.Store(false)
 		return x.opened(row.Name, row.Value)
 	default:
-		return nil, row.stored()
+		return nil, x.failure(row)
 	}
 }
 

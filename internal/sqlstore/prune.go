@@ -159,6 +159,7 @@ FROM pawl_runs AS r{byid} WHERE ` + runsOf
 	deleteSteps    = `DELETE FROM pawl_steps{byrun} WHERE run IN ({ids})`
 	deleteAttempts = `DELETE FROM pawl_attempts WHERE run IN ({ids})`
 	deleteEntries  = `DELETE FROM pawl_inbox WHERE run IN ({ids})`
+	deleteGates    = `DELETE FROM pawl_gates WHERE run IN ({ids})`
 	deleteEvidence = `DELETE FROM pawl_evidence WHERE run IN ({ids})`
 	deleteRuns     = `DELETE FROM pawl_runs{byid} WHERE id IN ({ids})`
 )
@@ -231,7 +232,7 @@ func (t *txn) deleteLineages(ctx context.Context, lineages, runs, keys []string)
 		}
 	}
 	for part := range slices.Chunk(runs, pruneSize) {
-		for _, text := range []string{deleteSteps, deleteAttempts, deleteEntries, deleteEvidence, markActs, deleteRuns} {
+		for _, text := range []string{deleteSteps, deleteAttempts, deleteGates, deleteEntries, deleteEvidence, markActs, deleteRuns} {
 			if _, err := t.exec(ctx, withIDs(text), asList(part)...); err != nil {
 				return err
 			}
