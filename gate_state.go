@@ -114,10 +114,6 @@ func (g *GateRow) overdue(now int64) bool {
 
 // hashOf is the hash of all that a decision is about, with args as its arguments.
 func (g *GateRow) hashOf(args []byte) []byte {
-	kind := ""
-	if g.Kind != 0 {
-		kind = g.Kind.String()
-	}
 	return digestOf(struct {
 		Job, Step  string
 		Generation int
@@ -126,16 +122,24 @@ func (g *GateRow) hashOf(args []byte) []byte {
 		Key        OpKey
 		Version    string
 		Arguments  json.RawMessage
-	}{string(g.Lineage), g.Step, g.Generation, g.Action, kind, g.Key, g.Version, args})
+	}{string(g.Lineage), g.Step, g.Generation, g.Action, g.kindName(), g.Key, g.Version, args})
 }
 
 // sameOf is the hash by which a question is known that was answered before.
 func (g *GateRow) sameOf(args []byte) []byte {
 	return digestOf(struct {
 		Action    string
-		Kind      Kind
+		Kind      string
 		Arguments json.RawMessage
-	}{g.Action, g.Kind, args})
+	}{g.Action, g.kindName(), args})
+}
+
+// kindName is "" where the step that will act is not known.
+func (g *GateRow) kindName() string {
+	if g.Kind == 0 {
+		return ""
+	}
+	return g.Kind.String()
 }
 
 func digestOf(v any) []byte {
