@@ -333,7 +333,7 @@ func (w *world) defs() []pawl.Definition {
 		pawl.Define("ship", "v2", w.ship),
 		pawl.Define("ship", "v10", w.ship),
 		pawl.Define("score", "v1", w.score, pawl.BlockOnExhausted()),
-		pawl.Define("refund", "v1", w.refund),
+		pawl.Define("repay", "v1", w.repay),
 	}
 }
 
@@ -350,8 +350,8 @@ func (w *world) ship(run *pawl.Run, o order) (string, error) {
 	return pawl.Once(run, "mail", o.Note, w.mail)
 }
 
-// refund asks before it pays, and pays what was approved.
-func (w *world) refund(run *pawl.Run, o order) (string, error) {
+// repay asks before it pays, and pays what was approved.
+func (w *world) repay(run *pawl.Run, o order) (string, error) {
 	ok, err := pawl.Approve(run, "approve", o, pawl.Deciders("ann", "finance"), pawl.Expires(1000*time.Hour))
 	if err != nil {
 		return "", err
