@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,20 +14,21 @@ import (
 
 // stepRun is one call of a step that has no final row yet.
 type stepRun struct {
-	x    *execution
-	b    *branch
-	run  *Run
-	c    *stepCall
-	path string
-	row  *StepRow // as stored, nil if there is none
-	key  OpKey
-	hash []byte
-	in   []byte // sealed input
-	use  []byte // the stored input's JSON, if the callback must get that one
-	base context.Context
-	sent time.Duration  // boot clock before the attempt's intent was sent
-	http *fault.Attempt // what the running attempt sends over HTTP
-	held fault.Outcome  // worst outcome of the attempts so far, for Keyed
+	x     *execution
+	b     *branch
+	run   *Run
+	c     *stepCall
+	path  string
+	row   *StepRow // as stored, nil if there is none
+	key   OpKey
+	hash  []byte
+	in    []byte // sealed input
+	use   []byte // the stored input's JSON, if the callback must get that one
+	grant *grant // the approval that the step acts under, if it needs one
+	base  context.Context
+	sent  time.Duration  // boot clock before the attempt's intent was sent
+	http  *fault.Attempt // what the running attempt sends over HTTP
+	held  fault.Outcome  // worst outcome of the attempts so far, for Keyed
 
 	exits bool // the callback runs, or has ended the body's goroutine by runtime.Goexit
 }
@@ -47,14 +49,9 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	row, first := x.j.visit(path)
-	switch {
-	case !first:
-		return nil, b.twice(path)
-	case row != nil && row.State.Finished():
-		return b.reuse(row, hash)
-	case x.dry != nil:
-		return nil, b.rehearse(c, path, row)
+	row, value, err, done := b.lookUp(r, c, path, hash)
+	if done {
+		return value, err
 	}
 	s := &stepRun{x: x, b: b, run: r, c: c, path: path, row: row, hash: hash, base: b.ctx}
 	if r.shield {
@@ -77,8 +74,46 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 	x.begins(path)
 	defer x.ends(path)
 	x.e.hooks.Reach(hooks.StepReached, string(x.row.ID), path)
+	return s.carryOut()
+}
+
+// lookUp consults the journal. It is done with a step that is finished, and with one that may not be begun here.
+func (b *branch) lookUp(r *Run, c *stepCall, path string, hash []byte) (row *StepRow, value []byte, err error, done bool) {
+	x := b.x
+	row, first := x.j.visit(path)
+	if !first {
+		return nil, nil, b.twice(path), true
+	}
+	if c.o.gated() || c.kind == fault.KindGate {
+		x.gated.Store(true)
+		x.passGates(path)
+	}
+	switch {
+	case row != nil && row.State.Finished():
+		value, err = b.reuse(row, x.askedHash(c, path, row, hash))
+	case x.dry != nil:
+		err = b.rehearse(r, c, path, row)
+	default:
+		return row, nil, nil, false
+	}
+	return row, value, err, true
+}
+
+// carryOut goes on where an earlier execution stopped. A step that acts under an approval gets it first, unless it is not
+// known whether it has acted.
+func (s *stepRun) carryOut() ([]byte, error) {
+	if s.c.o.gated() && (s.row == nil || s.row.State != StepUncertain) {
+		if err := s.permit(); err != nil {
+			return nil, err
+		}
+	}
 	if value, err, done := s.resume(); done {
 		return value, err
+	}
+	if s.c.o.gated() && s.grant == nil {
+		if err := s.permit(); err != nil {
+			return nil, err
+		}
 	}
 	return s.attempts()
 }
@@ -106,11 +141,16 @@ func (b *branch) twice(path string) error {
 }
 
 // rehearse is a step of a plan's replay: the first one without a finished row ends it.
-func (b *branch) rehearse(c *stepCall, path string, row *StepRow) error {
+func (b *branch) rehearse(r *Run, c *stepCall, path string, row *StepRow) error {
 	if b.over.Load() {
 		return b.refuse()
 	}
-	b.x.dry.reach(c, path, row)
+	x := b.x
+	if n := x.openGate(path); c.o.ask != nil && n > 0 {
+		c, path = c.question(r, path, "", n, c.o.ask, nil), gatePath(path, n)
+		row = x.j.row(path)
+	}
+	x.dry.reach(c, path, row)
 	return b.suspend()
 }
 
@@ -127,6 +167,8 @@ func (r *Run) usable(c *stepCall) error {
 		return r.bad
 	case c.o.err != nil:
 		return c.o.err
+	case c.o.grant != nil && c.o.ask != nil:
+		return errors.New("Under and AskFirst: a step acts under one approval, or asks for its own")
 	case c.o.probe != nil && c.o.probeIn != c.inType:
 		return fmt.Errorf("Probe takes %v, the step's input is %v", c.o.probeIn, c.inType)
 	case c.o.probe != nil && c.o.probeOut != c.outType:
@@ -146,7 +188,7 @@ func (b *branch) reuse(row *StepRow, hash []byte) ([]byte, error) {
 		x.buffer(stepOp{row: row, mark: true})
 	}
 	if row.State != StepSucceeded {
-		return nil, row.stored()
+		return nil, b.failure(row)
 	}
 	value := row.Value
 	if value == nil && row.ValueSize > 0 {
@@ -331,7 +373,7 @@ func (s *stepRun) expired() bool {
 
 // intent reports whether the step's row must be durable before its callback runs.
 func (c *stepCall) intent() bool {
-	return c.kind == fault.KindOnce || c.kind == fault.KindKeyed || c.o.paid || c.db != nil
+	return c.kind == fault.KindOnce || c.kind == fault.KindKeyed || c.o.paid || c.db != nil || c.kind == fault.KindRepeatable && c.o.gated()
 }
 
 func (c *stepCall) timeout() time.Duration {
@@ -359,12 +401,21 @@ func (s *stepRun) attempts() ([]byte, error) {
 		if !s.ready(row) {
 			return nil, s.b.suspend()
 		}
+		if row.State.Finished() { // its gate did not allow it
+			return nil, s.b.failure(row)
+		}
 		began := time.Now()
 		value, f := s.call(row)
 		row.Usage.Latency = time.Since(began)
 		if f == nil {
 			s.succeed(row, value)
 			return s.b.opened(row.Name, value)
+		}
+		if f.Err == errRefused { //nolint:errorlint // set by callTx itself
+			if err := s.deny(row); err != nil || x.unstorable() != nil {
+				return nil, s.b.suspend()
+			}
+			return nil, s.b.failure(row)
 		}
 		again, err := s.fail(row, f)
 		if !again {
@@ -393,7 +444,7 @@ func (s *stepRun) ready(row *StepRow) bool {
 		return x.commit(nil, nil) == nil
 	}
 	// A heartbeat after a long stillness renews the lease and finds that the run is not ours any more: both count.
-	if s.effect() && (x.hold.Err() != nil || !x.w.trusted()) {
+	if s.effect() && !row.State.Finished() && (x.hold.Err() != nil || !x.w.trusted()) {
 		s.neverBegan(row)
 		x.lose(ErrLeaseLost)
 		return false
@@ -403,7 +454,7 @@ func (s *stepRun) ready(row *StepRow) bool {
 
 // effect reports whether the step does something outside that must not begin without a certain lease.
 func (s *stepRun) effect() bool {
-	return s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed || s.c.o.paid
+	return s.c.kind == fault.KindOnce || s.c.kind == fault.KindKeyed || s.c.o.paid || s.c.o.gated()
 }
 
 // neverBegan reports, for an intent that is on record, that its effect was not begun.
@@ -469,6 +520,9 @@ func (s *stepRun) writeIntent(row *StepRow) error {
 		row.FirstTry = AtWrite
 	}
 	op := stepOp{row: row, insert: prev == nil}
+	if s.grant != nil {
+		op.also = s.claimOp
+	}
 	if prev != nil {
 		op.attempt = prev.Attempt
 		if prev.State == StepInFlight {

@@ -118,7 +118,8 @@ func diagram[S state[S]](all []S, last func(S) bool) string {
 func TestStateDiagrams(t *testing.T) {
 	t.Parallel()
 	want := "\nRun:\n\n```\n" + diagram(pawl.RunStates(), pawl.RunState.Terminal) + "```\n\nStep:\n\n```\n" +
-		diagram(pawl.StepStates(), pawl.StepState.Finished) + "```\n\nInbox entry, by kind, with the answers it takes:\n\n```\n" +
+		diagram(pawl.StepStates(), pawl.StepState.Finished) + "```\n\nGate, as stored:\n\n```\n" +
+		diagram(pawl.GateStates(), pawl.GateState.Final) + "```\n\nInbox entry, by kind, with the answers it takes:\n\n```\n" +
 		choices() + "```\n\n"
 	t.Log(want)
 	got := between(t, readFile(t, "ARCHITECTURE.md"), "<!-- states: begin -->", "<!-- states: end -->")

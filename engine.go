@@ -400,6 +400,11 @@ func (e *Engine) seal(json []byte) ([]byte, error) {
 		return nil, &fault.Fault{Class: fault.InvalidRequest, Reason: fault.ReasonTooLarge, Outcome: fault.OutcomeMaybeExecuted,
 			Message: fmt.Sprintf("%d bytes of JSON exceed the limit of %d: store it elsewhere and pass a reference", len(json), limit)}
 	}
+	return e.cover(json)
+}
+
+// cover is seal without the limit, for what the engine adds of its own.
+func (e *Engine) cover(json []byte) ([]byte, error) {
 	if e.o.Codec == nil {
 		return json, nil
 	}

@@ -22,14 +22,18 @@ var (
 var (
 	// ErrConflict: the same key with another input or of a deleted run, or an answer to something that has changed since it was shown.
 	ErrConflict = errors.New("conflict")
-	// ErrStale: the plan no longer holds; make a new one.
-	ErrStale = errors.New("plan is stale")
+	// ErrStale: what was shown no longer holds: look again, or make a new plan.
+	ErrStale = errors.New("stale")
 	// ErrLive: another run of the lineage is not finished.
 	ErrLive = errors.New("another run of this lineage is live")
 	// ErrNotFound: no such run, entry or workflow.
 	ErrNotFound = errors.New("not found")
 	// ErrTerminal: the run is finished and stays as it is.
 	ErrTerminal = errors.New("run is already finished")
+	// ErrExpired: the time for a decision, or for the use of an approval, is over.
+	ErrExpired = errors.New("expired")
+	// ErrNotAllowed: the gate does not let this person decide.
+	ErrNotAllowed = errors.New("not allowed to decide")
 	// ErrTooEarly: "did not happen" was said while the attempt might still act.
 	ErrTooEarly = errors.New("the attempt may still happen")
 )

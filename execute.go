@@ -41,6 +41,7 @@ type execution struct {
 	finals []func(*Run) error // of Run.Finally; guarded by mu
 	quietN atomic.Bool        // finished steps are being passed
 	late   bool               // the deadline had passed before this execution began
+	gated  atomic.Bool        // the body has come by a gate
 
 	logOnce sync.Once
 	log     *slog.Logger // see logger
@@ -266,6 +267,7 @@ func (x *execution) end(end *runEnd) {
 		end.fault.Err = nil
 	}
 	x.ending.Store(true)
+	end.alone = x.gated.Load()
 	err := x.unstorable()
 	if err == nil {
 		err = x.commit(nil, end)

@@ -190,6 +190,9 @@ func (x *execution) orphan(row *StepRow) {
 			if err == nil && there != nil && there.State == StepWaiting {
 				there.Epoch = x.row.Epoch
 				err = closeWait(ctx, tx, there, fault.ReasonSiblingFailed, now)
+				if err == nil && there.Kind == fault.KindGate {
+					err = dropGate(ctx, tx, there, fault.ReasonSiblingFailed, now)
+				}
 			}
 			if err == nil {
 				err = errSettled

@@ -47,6 +47,9 @@ func (e *Engine) Resolve(ctx context.Context, a Answer) error {
 			}
 			return fmt.Errorf("%s answered %q at %s: %w", en.By, en.Choice, micros(en.Closed).Format(time.RFC3339), ErrConflict)
 		}
+		if en.Kind == AskGate {
+			return fmt.Errorf("it asks for a decision on %q: use Decide, or pawl approve, reject or edit", en.Step)
+		}
 		if !slices.Contains(answers[en.Kind], a.Choice) {
 			return fmt.Errorf("a %s entry cannot be answered with %q: choose one of %q", en.Kind, a.Choice, answers[en.Kind])
 		}
@@ -150,34 +153,39 @@ func (e *Engine) checkResult(ctx context.Context, a *Answer, plain []byte) error
 		if err != nil {
 			return err
 		}
-		run, err := tx.LockRun(ctx, en.Run)
-		if err != nil {
-			return err
-		}
-		def := e.defs[VersionID{run.Workflow, run.Version}]
-		if def == nil {
-			return nil
-		}
-		rows, err := allSteps(ctx, tx, run.ID)
-		if err != nil {
-			return err
-		}
-		done := make(map[string]*StepRow)
-		for i := range rows {
-			if rows[i].State.Finished() {
-				done[rows[i].Name] = &rows[i]
-			}
-		}
 		dry.settles = en.Step
-		if err := e.replay(ctx, tx, def, run, done, dry); err != nil {
-			e.log.Info("a person's result could not be checked against the step", "run", run.ID, "step", en.Step, "err", err)
-		}
-		return nil
+		return e.dryUpTo(ctx, tx, en.Run, dry)
 	})
 	if err == nil && dry.wrong != nil {
 		err = fmt.Errorf("the result does not fit step %q: %w", dry.settles, dry.wrong)
 	}
 	return err
+}
+
+// dryUpTo replays the run's body, if this process has it, up to the step that dry settles.
+func (e *Engine) dryUpTo(ctx context.Context, tx Txn, id RunID, dry *dryRun) error {
+	run, err := tx.LockRun(ctx, id)
+	if err != nil {
+		return err
+	}
+	def := e.defs[VersionID{run.Workflow, run.Version}]
+	if def == nil {
+		return nil
+	}
+	rows, err := allSteps(ctx, tx, run.ID)
+	if err != nil {
+		return err
+	}
+	done := make(map[string]*StepRow)
+	for i := range rows {
+		if rows[i].State.Finished() {
+			done[rows[i].Name] = &rows[i]
+		}
+	}
+	if err := e.replay(ctx, tx, def, run, done, dry); err != nil {
+		e.log.Info("what a person gave could not be checked against the step", "run", run.ID, "step", dry.settles, "err", err)
+	}
+	return nil
 }
 
 // answer applies a valid answer under the run's lock.

@@ -70,6 +70,11 @@ func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions, re
 	default:
 		return nil, fmt.Errorf("unknown plan mode %q", o.Mode)
 	}
+	if o.Mode != PlanMove {
+		if err := pl.gates(ctx, tx); err != nil {
+			return nil, err
+		}
+	}
 	if replay {
 		pl.replay(ctx, tx)
 	}
@@ -262,6 +267,45 @@ func (pl *planner) forked(row *StepRow, again bool) (Fate, string) {
 		return Rerun, keyWhy(o, row.Name)
 	}
 	return Rerun, ""
+}
+
+// gates asks anew what was approved and not done: only the gate of an effect whose result is reused is reused with it.
+func (pl *planner) gates(ctx context.Context, tx Txn) error {
+	if !slices.ContainsFunc(pl.rows, func(r StepRow) bool { return r.Kind == fault.KindGate }) {
+		return nil
+	}
+	used := make(map[string]string) // gate's step → step that acted under it
+	for id := pl.run.ID; id != ""; {
+		gates, err := tx.Gates(ctx, id)
+		if err != nil {
+			return err
+		}
+		for i := range gates {
+			if g := &gates[i]; g.State == GateClaimed && used[g.Step] == "" {
+				used[g.Step] = g.Ref
+			}
+		}
+		run, err := tx.LockRun(ctx, id)
+		if err != nil {
+			return err
+		}
+		id = run.Parent
+	}
+	steps := pl.plan.Steps
+	for i := range steps {
+		s := &steps[i]
+		if s.Kind != fault.KindGate {
+			continue
+		}
+		done := slices.ContainsFunc(steps, func(e PlannedStep) bool { return e.Name == used[s.Name] && e.Fate == Reuse })
+		if s.Fate == Reuse && !done {
+			s.Fate, s.Why = Rerun, "what it is about was not done: it is asked again"
+		}
+		if s.Fate != Reuse {
+			s.Calls, s.Cost = 0, 0
+		}
+	}
+	return nil
 }
 
 func keyWhy(o *PlanOptions, path string) string {
@@ -486,7 +530,8 @@ type dryRun struct {
 
 	settles string // a step of which a person says that it happened …
 	result  []byte // … with this result
-	wrong   error  // that does not fit the step's type
+	fits    any    // which decodes as this, …
+	wrong   error  // … or does not fit the step's type
 }
 
 func (d *dryRun) reach(c *stepCall, path string, row *StepRow) {
@@ -494,7 +539,11 @@ func (d *dryRun) reach(c *stepCall, path string, row *StepRow) {
 		return
 	}
 	if path == d.settles {
-		_, d.wrong = c.check(d.result)
+		if v, err := c.check(d.result); err != nil {
+			d.wrong = err
+		} else {
+			d.fits = v
+		}
 	}
 	d.next, d.kind, d.paid, d.calls = path, c.kind, c.o.paid, max(c.o.policy.Attempts, 0)
 	if d.calls == 0 {

@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"time"
@@ -256,7 +257,15 @@ func (e *Engine) entryOf(ctx context.Context, tx Txn, row *EntryRow, run *RunRow
 	en := Entry{ID: row.ID, Run: row.Run, Workflow: run.Workflow, Version: run.Version, Key: run.Key, Step: row.Step, Kind: row.Kind,
 		Attempt: row.Attempt, Opened: micros(row.Opened), Detail: row.Detail, Choices: row.Kind.Choices(), Closed: micros(row.Closed),
 		Choice: row.Choice, By: row.By, Reason: row.Why}
-	if row.Kind != AskUncertain {
+	switch row.Kind {
+	case AskUncertain:
+	case AskGate:
+		g, err := tx.Gate(ctx, row.ID)
+		if err == nil {
+			en.Input, en.Hash, en.Expires = e.shown(g.Payload), hex.EncodeToString(g.Hash), micros(g.Expires)
+		}
+		return en, err
+	default:
 		return en, nil
 	}
 	step, err := tx.Step(ctx, row.Run, row.Step)
@@ -301,6 +310,9 @@ func (e *Engine) Cancel(ctx context.Context, id RunID, a Act) (state RunState, e
 		}
 		if run.CancelAt == 0 {
 			run.CancelAt, run.CancelBy, run.CancelWhy = now, a.By, payload.Clean(a.Reason, 1000)
+			if err := closeGates(ctx, tx, run, fault.ReasonRunCanceled, now); err != nil {
+				return err
+			}
 		}
 		if err := tx.AddAudit(ctx, &AuditRow{Act: "cancel", By: a.By, Why: payload.Clean(a.Reason, 1000), Run: id}); err != nil {
 			return err

@@ -254,7 +254,9 @@ type stepOptions struct {
 	probe      probeFunc
 	probeIn    reflect.Type
 	probeOut   reflect.Type
-	err        error // the first thing wrong with an option
+	grant      *grant     // acts under an approval …
+	ask        *gateTerms // … or asks for one first
+	err        error      // the first thing wrong with an option
 }
 
 func (o *stepOptions) fail(err error) {

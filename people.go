@@ -138,6 +138,10 @@ type Entry struct {
 	Input  []byte    `json:"-"` // what the step was asked to send, JSON
 	Begun  time.Time `json:"begun,omitzero"`
 
+	// Hash and Expires are those of a gate, whose payload is Input. An approval names the hash.
+	Hash    string    `json:"hash,omitempty"`
+	Expires time.Time `json:"expires,omitzero"`
+
 	Closed time.Time `json:"closed,omitzero"`
 	Choice Choice    `json:"answer,omitempty"`
 	By     string    `json:"by,omitempty"`

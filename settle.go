@@ -16,6 +16,7 @@ type runEnd struct {
 	release bool          // graceful: goes on elsewhere, no attempt is spent
 	cancels bool          // a suspended body that has seen the end of its context, by a cancel request or the deadline
 	delay   time.Duration // of a release
+	alone   bool          // gates have to be looked at with it
 	block   *EntryRow
 
 	fault  *fault.Fault // of a failed finish, or of the failure a block holds back
@@ -79,14 +80,17 @@ func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.F
 	if err != nil {
 		return err
 	}
+	why := fault.ReasonRunEnded
+	if state == Cancelled {
+		why = fault.ReasonRunCanceled
+	}
+	if err := closeGates(ctx, tx, run, why, now); err != nil {
+		return err
+	}
 	unknown := 0
 	for i := range open {
 		row := &open[i]
-		if row.State == StepWaiting {
-			why := fault.ReasonRunEnded
-			if state == Cancelled {
-				why = fault.ReasonRunCanceled
-			}
+		if row.State == StepWaiting && row.Kind != fault.KindGate {
 			if err := closeWait(ctx, tx, row, why, now); err != nil {
 				return err
 			}

@@ -107,12 +107,14 @@ const (
 	AskVersion      EntryKind = "version"       // no living worker has the run's version
 	AskLimit        EntryKind = "limit"         // attempts are used up, or the run has come to one of its Limits
 	AskInputChanged EntryKind = "input_changed" // an unfinished effect would now be sent with another input
+	AskGate         EntryKind = "gate"          // may this be done? Answered by [Engine.Decide]
+	AskInvalidated  EntryKind = "invalidated"   // what was to be done is not what was approved
 )
 
 // EntryKinds lists all kinds of inbox entry.
 func EntryKinds() []EntryKind {
 	return []EntryKind{AskUncertain, AskTwice, AskCrashLoop, AskDecode, AskDiverged, AskRenamed, AskVersion, AskLimit,
-		AskInputChanged}
+		AskInputChanged, AskGate, AskInvalidated}
 }
 
 // Choice is an answer a person may give to an inbox entry.
@@ -129,6 +131,13 @@ const (
 	AnswerTakeResult   Choice = "take_result"    // the renamed step takes the old row's result
 	AnswerRunIt        Choice = "run_it"         // it is a new step; run it
 	AnswerAcknowledge  Choice = "acknowledge"    // seen
+	AnswerApprove      Choice = "approve"        // of a gate: do it
+	AnswerReject       Choice = "reject"         // of a gate: do not do it
+	AnswerEdit         Choice = "edit"           // of a gate: something else is asked about now
+	// AnswerEditAndApprove of a gate: do something else than what was asked.
+	AnswerEditAndApprove Choice = "edit_and_approve"
+	AnswerRevoke         Choice = "revoke" // of a gate: take back an approval that nothing has used yet
+	AnswerExpire         Choice = "expire" // of a gate, by itself: nobody has answered in time
 )
 
 // answers says which choices each kind of entry has. Moving a run to another version is an act of its own, see
@@ -143,10 +152,12 @@ var answers = map[EntryKind][]Choice{
 	AskVersion:      {AnswerResume, AnswerCancel},
 	AskLimit:        {AnswerResume, AnswerCancel},
 	AskInputChanged: {AnswerResume, AnswerCancel},
+	AskGate:         {AnswerApprove, AnswerReject, AnswerEdit, AnswerEditAndApprove},
+	AskInvalidated:  {AnswerResume, AnswerCancel},
 }
 
 // Choices lists the answers an entry of kind k accepts.
 func (k EntryKind) Choices() []Choice { return slices.Clone(answers[k]) }
 
 // blocksRun reports whether a run with such an open entry may not be worked on at all.
-func (k EntryKind) blocksRun() bool { return k != AskUncertain && k != AskTwice }
+func (k EntryKind) blocksRun() bool { return k != AskUncertain && k != AskTwice && k != AskGate }

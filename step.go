@@ -26,8 +26,10 @@ type stepCall struct {
 	exec func(ctx context.Context, a attempt, stored []byte) (any, error)
 	// check decodes a result as the body will get it, into a *Out.
 	check func(json []byte) (any, error)
-	read  any    // what check gave for the callback's result …
-	of    []byte // … and the JSON that it read
+	// checkIn is check for an input.
+	checkIn func(json []byte) (any, error)
+	read    any    // what check gave for the callback's result …
+	of      []byte // … and the JSON that it read
 }
 
 // attempt is what a callback of any kind may be given.
@@ -48,7 +50,9 @@ func Repeatable[In, Out any](run *Run, name string, in In, fn func(context.Conte
 	for _, o := range opts {
 		o.repeatable(&c.o)
 	}
-	c.exec = func(ctx context.Context, _ attempt, _ []byte) (any, error) { return fn(ctx, in) }
+	c.exec = func(ctx context.Context, _ attempt, stored []byte) (any, error) {
+		return withInput(in, stored, func(in In) (Out, error) { return fn(ctx, in) })
+	}
 	return result[Out](run, c)
 }
 
@@ -73,7 +77,9 @@ func Tx[In, Out any](run *Run, name string, in In, fn func(context.Context, *sql
 	for _, o := range opts {
 		o.tx(&c.o)
 	}
-	c.exec = func(ctx context.Context, a attempt, _ []byte) (any, error) { return fn(ctx, a.tx, in) }
+	c.exec = func(ctx context.Context, a attempt, stored []byte) (any, error) {
+		return withInput(in, stored, func(in In) (Out, error) { return fn(ctx, a.tx, in) })
+	}
 	return result[Out](run, c)
 }
 
@@ -145,6 +151,10 @@ func newCall[In, Out any](name string, kind Kind, in In) *stepCall {
 		check: func(json []byte) (any, error) {
 			out := new(Out)
 			return out, decode(json, out)
+		},
+		checkIn: func(json []byte) (any, error) {
+			in := new(In)
+			return in, decode(json, in)
 		}}
 }
 

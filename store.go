@@ -99,11 +99,12 @@ type Rows interface {
 	Err() error
 }
 
-// Txn is the set of row operations inside one transaction. Locks are taken in the order run, topic, journal, inbox.
+// Txn is the set of row operations inside one transaction. Locks are taken in the order run, topic, journal, gate, inbox.
 type Txn interface {
 	RunRows
 	CallRows
 	StepRows
+	GateRows
 	PeopleRows
 	EventRows
 
@@ -174,6 +175,24 @@ type StepRows interface {
 	AddAttempt(ctx context.Context, a *AttemptRow) error
 	// Attempts returns the attempts of a run that ended without success, in order.
 	Attempts(ctx context.Context, run RunID) ([]AttemptRow, error)
+}
+
+// GateRows are the operations on gates. A run's gates change only while the run's row is locked.
+type GateRows interface {
+	// InsertGate adds a gate. Requested is set, and relative times are resolved, by the store's clock. It fails if the run
+	// has a live gate for the step already, or one of that generation.
+	InsertGate(ctx context.Context, g *GateRow) error
+	// MoveGate writes the gate's state, decision and claim over the stored row if that one has g.Rev still and its state
+	// may become g.State; it reports whether it did, and g.Rev is then the next one.
+	MoveGate(ctx context.Context, g *GateRow) (bool, error)
+	// Gate returns one gate; ErrNotFound if there is none.
+	Gate(ctx context.Context, id EntryID) (*GateRow, error)
+	// Gates returns a run's gates, oldest first, without payloads and forms.
+	Gates(ctx context.Context, run RunID) ([]GateRow, error)
+	// LiveGate returns the run's gate for the step that is pending, approved or claimed; nil if there is none.
+	LiveGate(ctx context.Context, run RunID, step string) (*GateRow, error)
+	// LastGate returns the newest generation of the step's gates in the whole lineage; nil if there is none.
+	LastGate(ctx context.Context, lineage RunID, step string) (*GateRow, error)
 }
 
 // PeopleRows are the operations on the inbox, on evidence and on the audit trail.
@@ -556,7 +575,7 @@ type Claimed struct {
 // Finding is one thing that the doctor found.
 type Finding struct {
 	Level  string `json:"level"` // "error": an invariant is broken; "warn": a setting or a stuck run
-	Rule   string `json:"rule"`  // "I1" … "I8", "setting", "stuck", "retention"
+	Rule   string `json:"rule"`  // "I1" … "I8", "gate", "setting", "stuck", "retention"
 	Run    RunID  `json:"run,omitempty"`
 	Text   string `json:"text"`
 	Advice string `json:"advice,omitempty"`

@@ -78,6 +78,9 @@ func (s *stepRun) callTx(ctx context.Context, row *StepRow) (value []byte, f *fa
 			}
 		}
 		s.row, *row = prev, fresh
+		if errors.Is(err, errRefused) && f == nil {
+			return nil, &fault.Fault{Class: fault.AccessDenied, Outcome: fault.OutcomeRejected, Err: errRefused}
+		}
 		if errors.Is(err, ErrLeaseLost) && f == nil {
 			x.lose(err)
 			return nil, leaseLost()
@@ -149,6 +152,9 @@ func (t *txTry) once(ctx context.Context, unknown bool) (value []byte, f *fault.
 				return err
 			}
 		}
+		if err := t.s.mayBegin(ctx, tx); err != nil {
+			return err
+		}
 		began := time.Now()
 		if value, f = t.s.guarded(ctx, row, attempt{tx: user}); f != nil {
 			return f
@@ -171,8 +177,10 @@ func (t *txTry) once(ctx context.Context, unknown bool) (value []byte, f *fault.
 			}
 		}
 		q.ops = append(slices.Clone(t.carried), t.op)
-		written, err = t.journal(ctx, tx, q, now, unknown)
-		return err
+		if written, err = t.journal(ctx, tx, q, now, unknown); err != nil {
+			return err
+		}
+		return t.s.mayCommit(ctx, tx, now)
 	})
 	if err != nil {
 		return value, f, err

@@ -73,7 +73,7 @@ func (s *stepRun) await() ([]byte, error) {
 		x.quietN.Store(false)
 		return s.b.opened(row.Name, row.Value)
 	default:
-		return nil, row.stored()
+		return nil, s.b.failure(row)
 	}
 }
 

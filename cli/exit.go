@@ -48,7 +48,7 @@ func codeOf(err error) int {
 	case errors.Is(err, pawl.ErrNotFound):
 		return exitNotFound
 	case errors.Is(err, pawl.ErrConflict), errors.Is(err, pawl.ErrStale), errors.Is(err, pawl.ErrLive),
-		errors.Is(err, pawl.ErrTerminal), errors.Is(err, pawl.ErrTooEarly):
+		errors.Is(err, pawl.ErrTerminal), errors.Is(err, pawl.ErrTooEarly), errors.Is(err, pawl.ErrExpired):
 		return exitConflict
 	}
 	return exitFailed

@@ -20,7 +20,8 @@ func (a *app) inboxCmd() *cobra.Command {
 		Use:   "inbox",
 		Short: "List what people owe an answer to, oldest first",
 		Long: `List what people owe an answer to, oldest first: effects that may or may not have happened, runs that a person must let
-go on. ` + "`inbox show ENTRY`" + ` tells all about one of them and how to answer it, ` + "`resolve ENTRY`" + ` answers it.`,
+go on, approvals. ` + "`inbox show ENTRY`" + ` tells all about one of them and how to answer it, ` + "`resolve ENTRY`" + ` answers it;
+approvals have ` + "`approve`, `reject` and `edit`" + `.`,
 		Example: "  " + a.o.name() + " inbox --kind uncertain",
 		Args:    cobra.ArbitraryArgs, // an unknown command is reported by RunE
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -86,8 +87,11 @@ func (s *session) inbox(ctx context.Context, p *page, q pawl.InboxQuery, run str
 	for i := range entries {
 		en := &entries[i]
 		text := en.Detail
-		if !en.Closed.IsZero() {
+		switch {
+		case !en.Closed.IsZero():
 			text = answerText(en)
+		case en.Kind == pawl.AskGate:
+			text = gateQuestion(en)
 		}
 		t.row(string(en.ID), string(en.Kind), en.Workflow+" "+en.Version, cmp.Or(string(en.Key), "-"), cmp.Or(en.Step, "-"), when(en.Opened), text)
 	}
@@ -112,6 +116,9 @@ func (s *session) showEntry(ctx context.Context, arg string) error {
 		return err
 	}
 	d.Evidence = slices.DeleteFunc(d.Evidence, func(ev pawl.Evidence) bool { return ev.Step != en.Step })
+	if s.a.format != text && en.Kind == pawl.AskGate {
+		return s.gateJSON(ctx, en.ID)
+	}
 	if s.a.format != text {
 		return s.a.printJSON(struct {
 			entry
@@ -125,6 +132,9 @@ func (s *session) showEntry(ctx context.Context, arg string) error {
 	t.fact("key", string(en.Key))
 	if err := s.a.columns(t, ""); err != nil {
 		return err
+	}
+	if en.Kind == pawl.AskGate {
+		return s.showGate(ctx, en)
 	}
 	if err := s.a.printQuestion(en); err != nil {
 		return err

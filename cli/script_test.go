@@ -58,12 +58,13 @@ func TestScripts(t *testing.T) {
 
 // script is one running script.
 type script struct {
-	t     *testing.T
-	world *world
-	dir   string
-	defs  []pawl.Definition
-	ids   []string // by their order of appearance
-	keys  []string
+	t      *testing.T
+	world  *world
+	dir    string
+	defs   []pawl.Definition
+	ids    []string // by their order of appearance
+	keys   []string
+	hashes []string // their first digits
 }
 
 func newScript(t *testing.T) *script {
@@ -225,6 +226,7 @@ var (
 	times  = regexp.MustCompile(`[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.[0-9]+)?Z`)
 	spans  = regexp.MustCompile(`(^|[ (])([0-9]+h)?([0-9]+m)?[0-9]+(\.[0-9]+)?(ns|µs|ms|s)([ ).;,]|$)`)
 	nanos  = regexp.MustCompile(`_ns": ?[0-9]+`)
+	hashes = regexp.MustCompile(`\b[0-9a-f]{64}\b|[0-9a-f]{12}…|--hash [0-9a-f]{12}`)
 	builds = regexp.MustCompile(`(exe-)?[0-9a-f]{12}\b`)
 	digest = regexp.MustCompile(`"digest": ?"[0-9a-f]+"`)
 	gaps   = regexp.MustCompile(`(\S) {2,}`)
@@ -246,6 +248,13 @@ func (s *script) normal(text string) string {
 	})
 	text = times.ReplaceAllString(text, "<time>")
 	text = nanos.ReplaceAllString(text, `_ns": <n>`)
+	text = hashes.ReplaceAllStringFunc(text, func(h string) string {
+		h, flag := strings.CutPrefix(h, "--hash ")
+		if flag {
+			return "--hash " + name(&s.hashes, "hash", h)
+		}
+		return name(&s.hashes, "hash", h[:12])
+	})
 	text = builds.ReplaceAllString(text, "<build>")
 	var out strings.Builder
 	for line := range strings.Lines(text) {
@@ -270,6 +279,9 @@ func name(seen *[]string, what, value string) string {
 func (s *script) restore(line string) string {
 	for i, id := range s.ids {
 		line = strings.ReplaceAll(line, fmt.Sprintf("<id%d>", i+1), id)
+	}
+	for i, h := range s.hashes {
+		line = strings.ReplaceAll(line, fmt.Sprintf("<hash%d>", i+1), h)
 	}
 	return strings.ReplaceAll(line, "<dir>", s.dir)
 }
@@ -321,6 +333,7 @@ func (w *world) defs() []pawl.Definition {
 		pawl.Define("ship", "v2", w.ship),
 		pawl.Define("ship", "v10", w.ship),
 		pawl.Define("score", "v1", w.score, pawl.BlockOnExhausted()),
+		pawl.Define("repay", "v1", w.repay),
 	}
 }
 
@@ -335,6 +348,17 @@ func (w *world) ship(run *pawl.Run, o order) (string, error) {
 		return "", err
 	}
 	return pawl.Once(run, "mail", o.Note, w.mail)
+}
+
+// repay asks before it pays, and pays what was approved.
+func (w *world) repay(run *pawl.Run, o order) (string, error) {
+	ok, err := pawl.Approve(run, "approve", o, pawl.Deciders("ann", "finance"), pawl.Expires(1000*time.Hour))
+	if err != nil {
+		return "", err
+	}
+	return pawl.Keyed(run, "pay", ok.Payload, func(_ context.Context, _ pawl.OpKey, o order) (string, error) {
+		return fmt.Sprintf("paid %d %s", o.No, o.Note), nil
+	}, pawl.Under(ok))
 }
 
 func (w *world) price(ctx context.Context, o order) (int, error) {

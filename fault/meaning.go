@@ -36,6 +36,12 @@ var meanings = map[Reason]meaning{
 	ReasonAdminShutdown:      {OutcomeUnknown, OutcomeMaybeExecuted, "Wait until it is back."},
 	ReasonCrashShutdown:      {OutcomeUnknown, OutcomeMaybeExecuted, "Look at its log."},
 
+	ReasonGateRejected:    {AccessDenied, OutcomeNotSent, "Nothing to do; a manual retry asks again."},
+	ReasonGateExpired:     {AccessDenied, OutcomeNotSent, "Decide sooner, or give it more time; a manual retry asks again."},
+	ReasonGateRevoked:     {AccessDenied, OutcomeNotSent, "Nothing to do; a manual retry asks again."},
+	ReasonGateInvalidated: {AccessDenied, OutcomeNotSent, "Ask for approval of what is to be done now."},
+	ReasonGateUsed:        {AccessDenied, OutcomeNotSent, "Ask for one approval for each effect."},
+
 	ReasonUnreachable:      {Transient, OutcomeNotSent, "Check that the far end is up."},
 	ReasonProxyUnreachable: {Transient, OutcomeNotSent, "Check the proxy."},
 	ReasonDNS:              {Transient, OutcomeNotSent, "Check the resolver."},

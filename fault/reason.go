@@ -83,6 +83,20 @@ const (
 	ReasonCrashShutdown Reason = "crash_shutdown"
 )
 
+// Reasons of class access_denied, outcome not_sent: a person was asked, and it was not done.
+const (
+	// ReasonGateRejected: a person said no.
+	ReasonGateRejected Reason = "gate_rejected"
+	// ReasonGateExpired: nobody decided in time, or what was approved was not begun in time.
+	ReasonGateExpired Reason = "gate_expired"
+	// ReasonGateRevoked: the approval was taken back before it was used.
+	ReasonGateRevoked Reason = "gate_revoked"
+	// ReasonGateInvalidated: what was to be done is not what was approved.
+	ReasonGateInvalidated Reason = "gate_invalidated"
+	// ReasonGateUsed: another step has acted under the approval.
+	ReasonGateUsed Reason = "gate_used"
+)
+
 // Reasons of class transient, outcome not_sent: the far end was not reached.
 const (
 	// ReasonUnreachable: no connection could be made.

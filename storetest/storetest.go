@@ -28,7 +28,7 @@ func Run(t *testing.T, open func(t testing.TB) pawl.Store) {
 		name  string
 		rules []rule
 	}{
-		{"tx", txRules}, {"runs", runRules}, {"steps", stepRules}, {"people", peopleRules}, {"claim", claimRules},
+		{"tx", txRules}, {"runs", runRules}, {"steps", stepRules}, {"people", peopleRules}, {"gates", gateRules}, {"claim", claimRules},
 		{"leases", leaseRules}, {"lists", listRules}, {"check", checkRules}, {"prune", pruneRules}, {"write", writeRules},
 		{"hints", hintRules}, {"calls", callRules}, {"events", eventRules},
 	} {

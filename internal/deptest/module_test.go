@@ -27,7 +27,7 @@ func rules() []deptest.Rule {
 		{
 			Packages: ".",
 			Module:   []string{"fault", "internal/...", "!internal/sqlstore/...", "!internal/pgtest", "!internal/deptest"},
-			Others:   []string{"github.com/google/uuid"},
+			Others:   []string{"github.com/google/uuid", "github.com/google/jsonschema-go/jsonschema"},
 		},
 		{Packages: "fault/smtpfault", Module: []string{"fault"}, Others: []string{"github.com/wneessen/go-mail/smtp"}},
 		{Packages: "fault/..."}, // nothing but the standard library

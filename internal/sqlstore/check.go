@@ -68,6 +68,19 @@ var rules = []rule{
 	{levelError, "I3", `SELECT k.lineage, k.product_key, NULL FROM pawl_keys k
 		WHERE k.end_state IS NULL AND NOT EXISTS (SELECT 1 FROM pawl_runs r WHERE r.id = k.lineage)`,
 		"key %s names a run that is not there", lookCloser},
+	{levelError, "gate", `SELECT g.run, g.step, NULL FROM pawl_gates g WHERE g.state = 'pending' AND (
+		NOT EXISTS (SELECT 1 FROM pawl_steps s WHERE s.run = g.run AND s.name = g.step AND s.state = 'waiting')
+		OR NOT EXISTS (SELECT 1 FROM pawl_inbox e WHERE e.id = g.id AND e.closed IS NULL))`,
+		"gate %s is pending, but nothing waits for it, or the inbox does not ask", lookCloser},
+	{levelError, "gate", `SELECT s.run, s.name, NULL FROM pawl_steps s WHERE s.kind = 'gate' AND s.state = 'waiting'
+		AND NOT EXISTS (SELECT 1 FROM pawl_gates g WHERE g.run = s.run AND g.step = s.name AND g.state = 'pending')`,
+		"step %s waits for a decision that nobody is asked for", lookCloser},
+	{levelError, "gate", `SELECT g.run, g.step, NULL FROM pawl_gates g JOIN pawl_runs r ON r.id = g.run
+		WHERE g.state IN ('pending', 'approved') AND r.ended IS NOT NULL`,
+		"the run is finished, but its gate %s is open", lookCloser},
+	{levelError, "gate", `SELECT g.run, g.step, NULL FROM pawl_gates g WHERE g.state = 'claimed'
+		AND NOT EXISTS (SELECT 1 FROM pawl_steps s WHERE s.run = g.run AND s.name = g.ref)`,
+		"gate %s is used by a step that the journal does not have", lookCloser},
 
 	{levelWarn, "stuck", `SELECT r.id, r.workflow || ' version ' || r.version, {now} - r.due FROM pawl_runs r
 		WHERE r.due IS NOT NULL AND r.due < {now} - $1 ORDER BY r.due`,

@@ -163,6 +163,7 @@ FROM pawl_runs AS r{byid} WHERE ` + runsOf
 	deleteAttempts = `DELETE FROM pawl_attempts WHERE run IN ({ids})`
 	deleteEntries  = `DELETE FROM pawl_inbox WHERE run IN ({ids})`
 	deleteCalls    = `DELETE FROM pawl_calls WHERE run IN ({ids})`
+	deleteGates    = `DELETE FROM pawl_gates WHERE run IN ({ids})`
 	deleteEvidence = `DELETE FROM pawl_evidence WHERE run IN ({ids})`
 	deleteRuns     = `DELETE FROM pawl_runs{byid} WHERE id IN ({ids})`
 )
@@ -235,7 +236,7 @@ func (t *txn) deleteLineages(ctx context.Context, lineages, runs, keys []string)
 		}
 	}
 	for part := range slices.Chunk(runs, pruneSize) {
-		for _, text := range []string{deleteSteps, deleteAttempts, deleteEntries, deleteEvidence, deleteCalls, markActs, deleteRuns} {
+		for _, text := range []string{deleteSteps, deleteAttempts, deleteGates, deleteEntries, deleteEvidence, deleteCalls, markActs, deleteRuns} {
 			if _, err := t.exec(ctx, withIDs(text), asList(part)...); err != nil {
 				return err
 			}

@@ -146,7 +146,7 @@ CREATE TABLE pawl_inbox (
 	run     {id}    NOT NULL,
 	step    TEXT{c} NOT NULL,
 	kind    TEXT    NOT NULL CHECK (kind IN ('uncertain', 'twice', 'crash_loop', 'decode', 'diverged', 'renamed', 'version', 'limit',
-		'input_changed')),
+		'input_changed', 'gate', 'invalidated')),
 	attempt BIGINT  NOT NULL,
 	opened  BIGINT  NOT NULL,
 	other   TEXT,
@@ -161,6 +161,48 @@ CREATE TABLE pawl_inbox (
 CREATE UNIQUE INDEX pawl_inbox_open ON pawl_inbox (run, step, kind) WHERE closed IS NULL;
 CREATE INDEX pawl_inbox_todo ON pawl_inbox (id) WHERE closed IS NULL;
 CREATE INDEX pawl_inbox_run ON pawl_inbox (run, id);
+
+-- One row is one generation of what a person is asked to approve; its id is that of its inbox entry. rev grows with each
+-- transition and guards the next one.
+CREATE TABLE pawl_gates (
+	id            {id}    NOT NULL PRIMARY KEY,
+	run           {id}    NOT NULL,
+	lineage       {id}    NOT NULL,
+	step          TEXT{c} NOT NULL,
+	generation    BIGINT  NOT NULL,
+	supersedes    {id},
+	state         TEXT    NOT NULL
+		CHECK (state IN ('pending', 'approved', 'claimed', 'rejected', 'expired', 'cancelled', 'superseded', 'revoked', 'invalidated')),
+	rev           BIGINT  NOT NULL,
+	version       TEXT{c} NOT NULL,
+	action        TEXT{c} NOT NULL,
+	kind          TEXT,
+	op_key        TEXT,
+	hash          {bytes} NOT NULL,
+	same          {bytes} NOT NULL,
+	requested     BIGINT  NOT NULL,
+	expires       BIGINT,
+	grant_ttl     BIGINT,
+	deciders      TEXT,
+	two_persons   BOOLEAN,
+	requester     TEXT,
+	edited_by     TEXT,
+	by_whom       TEXT,
+	via           TEXT,
+	why           TEXT,
+	decided       BIGINT,
+	decision_key  TEXT,
+	grant_expires BIGINT,
+	claimed_by    {id},
+	claimed       BIGINT,
+	ref           TEXT{c},
+	payload       {bytes},
+	form          {bytes}
+);
+
+CREATE UNIQUE INDEX pawl_gates_step ON pawl_gates (run, step, generation);
+CREATE UNIQUE INDEX pawl_gates_live ON pawl_gates (run, step) WHERE state IN ('pending', 'approved', 'claimed');
+CREATE INDEX pawl_gates_lineage ON pawl_gates (lineage, step, generation);
 
 CREATE TABLE pawl_evidence (
 	run     {id}    NOT NULL,
