@@ -575,22 +575,6 @@ func (s *stepRun) move(row *StepRow, state StepState) stepOp {
 	return op
 }
 
-// begins and ends note which steps are running, for those who look at the worker.
-func (x *execution) begins(path string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.steps == nil {
-		x.steps = make(map[string]time.Time, 1)
-	}
-	x.steps[path] = time.Now()
-}
-
-func (x *execution) ends(path string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	delete(x.steps, path)
-}
-
 // hashOf is the input hash: SHA-256 of the canonical JSON.
 func hashOf(json []byte) ([]byte, error) {
 	h, err := payload.Hash(json)

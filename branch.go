@@ -159,3 +159,19 @@ func (x *execution) finally(root *branch) (first error) {
 		}
 	}
 }
+
+// begins and ends note which steps are running, for those who look at the worker.
+func (x *execution) begins(path string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.steps == nil {
+		x.steps = make(map[string]time.Time, 1)
+	}
+	x.steps[path] = time.Now()
+}
+
+func (x *execution) ends(path string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.steps, path)
+}

@@ -141,11 +141,6 @@ var errUnstorable = errors.New("journal row cannot be stored")
 // earlier try may have landed, or may have been on its way until the lock was given; what is found written is passed over.
 // It returns the rows of q.ops as they are stored.
 func (e *Engine) apply(ctx context.Context, tx Txn, q *write, unknown bool) ([]StepRow, error) {
-	if q.end != nil && q.end.suspend == nil { // the run may end
-		if err := lockFirst(ctx, tx, q.run.ID); err != nil {
-			return nil, err
-		}
-	}
 	run, err := e.fence(ctx, tx, q)
 	if err != nil {
 		if unknown && run != nil && q.end != nil && run.Epoch == q.run.Epoch+1 && run.Owner == "" {
@@ -184,8 +179,13 @@ func (q *write) applyEnd(ctx context.Context, tx Txn, run *RunRow, now int64) er
 	return err
 }
 
-// fence locks the run's row and compares the claim. The row comes back with the error too.
+// fence locks the run's row, after those of other runs that its end may have to write to, and compares the claim. The row comes back with the error too.
 func (e *Engine) fence(ctx context.Context, tx Txn, q *write) (*RunRow, error) {
+	if q.end != nil && q.end.suspend == nil { // the run may end
+		if err := lockFirst(ctx, tx, q.run.ID); err != nil {
+			return nil, err
+		}
+	}
 	run, err := tx.LockRun(ctx, q.run.ID)
 	if errors.Is(err, ErrNotFound) {
 		return nil, fmt.Errorf("run %s is gone: %w", q.run.ID, ErrLeaseLost)
@@ -232,41 +232,20 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 }
 
 func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) error {
+	if op.mark {
+		return tx.MarkStep(ctx, op.row)
+	}
 	if op.also != nil {
 		err := op.also(ctx, tx, op.row, now)
 		if errors.Is(err, errSettled) {
-			stored, err := tx.Step(ctx, op.row.Run, op.row.Name)
-			if err == nil && stored == nil {
-				err = ErrNotFound
-			}
-			if err == nil {
-				*op.row = *stored
-			}
-			return err
+			return op.reread(ctx, tx)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	switch {
-	case op.mark:
-		return tx.MarkStep(ctx, op.row)
-	case op.insert:
-		err := tx.InsertStep(ctx, op.row)
-		if errors.Is(err, ErrStepExists) {
-			return fmt.Errorf("step %q: %w: %w", op.row.Name, err, ErrLeaseLost)
-		}
-		if err != nil {
-			return storable(op.row.Name, err)
-		}
-	default:
-		ok, err := tx.MoveStep(ctx, op.row, op.attempt)
-		if err != nil {
-			return storable(op.row.Name, err)
-		}
-		if !ok {
-			return fmt.Errorf("step %q is not at attempt %d any more: %w", op.row.Name, op.attempt, ErrLeaseLost)
-		}
+	if err := op.put(ctx, tx); err != nil {
+		return err
 	}
 	if op.lost != nil {
 		op.lost.Ended = now
@@ -281,9 +260,43 @@ func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) err
 	return nil
 }
 
+// put writes the row itself.
+func (op *stepOp) put(ctx context.Context, tx Txn) error {
+	if op.insert {
+		err := tx.InsertStep(ctx, op.row)
+		if errors.Is(err, ErrStepExists) {
+			return fmt.Errorf("step %q: %w: %w", op.row.Name, err, ErrLeaseLost)
+		}
+		return storable(op.row.Name, err)
+	}
+	ok, err := tx.MoveStep(ctx, op.row, op.attempt)
+	if err != nil {
+		return storable(op.row.Name, err)
+	}
+	if !ok {
+		return fmt.Errorf("step %q is not at attempt %d any more: %w", op.row.Name, op.attempt, ErrLeaseLost)
+	}
+	return nil
+}
+
+// reread takes the row as it is stored.
+func (op *stepOp) reread(ctx context.Context, tx Txn) error {
+	stored, err := tx.Step(ctx, op.row.Run, op.row.Name)
+	if err == nil && stored == nil {
+		err = ErrNotFound
+	}
+	if err == nil {
+		*op.row = *stored
+	}
+	return err
+}
+
 // storable tells a row that the database refuses for good from a database that is in trouble: a table that is missing,
 // say, is no fault of the row.
 func storable(step string, err error) error {
+	if err == nil {
+		return nil
+	}
 	switch fault.From(err).Reason {
 	case fault.ReasonMalformed, fault.ReasonInvalidValue, fault.ReasonTooLarge, fault.ReasonConstraint:
 		return fmt.Errorf("step %q: %w: %w", step, errUnstorable, err)

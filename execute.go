@@ -214,23 +214,20 @@ func (x *execution) finish(result []byte, err error) {
 			err = notStorable("the run's result", err)
 		}
 	}
+	cut := !errors.Is(err, fault.ReasonPanic) // a panic is a mistake of its own, whatever else has happened
 	switch {
-	case x.row.CancelAt > 0 && !errors.Is(err, errInput): // asked for before this execution began
-		end = &runEnd{finish: Cancelled}
-	case x.late && !errors.Is(err, errInput):
-		end = &runEnd{finish: Failed, fault: x.missed()}
-	case err == nil:
 	case errors.Is(err, errInput):
 		x.end(&runEnd{block: x.entry(AskDecode, "", err.Error())})
 		return
-	case x.cancelled() && !errors.Is(err, fault.ReasonPanic):
+	case x.row.CancelAt > 0, err != nil && cut && x.cancelled(): // asked for before this execution began, or meanwhile
 		end = &runEnd{finish: Cancelled}
-	case x.overdue() && !errors.Is(err, fault.ReasonPanic):
+	case x.late, err != nil && cut && x.overdue():
 		end = &runEnd{finish: Failed, fault: x.missed()}
-	default:
+	case err != nil:
 		end = &runEnd{finish: Failed, fault: bodyFault(err)}
 	}
-	if names := x.j.unvisited(); len(names) > 0 && end.finish != Cancelled && (end.fault == nil || end.fault.Reason != fault.ReasonRunDeadline) {
+	cutOff := end.finish == Cancelled || end.fault != nil && end.fault.Reason == fault.ReasonRunDeadline
+	if names := x.j.unvisited(); len(names) > 0 && !cutOff {
 		detail := fmt.Sprintf("the body ended (%s) without coming by %q, which it once ran: renamed or removed?", end.finish, names)
 		x.end(&runEnd{block: x.entry(AskDiverged, names[0], detail), intend: end.finish, fault: end.fault, result: end.result})
 		return

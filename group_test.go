@@ -148,7 +148,7 @@ func TestGroupFailure(t *testing.T) {
 					}, w)
 					id := begin(s, w, "x")
 					if point != "" {
-						time.Sleep(20 * time.Second)
+						time.Sleep(20 * time.Second) // bubble
 						s.spawn("b1", w)
 					}
 					d := s.reach(id, pawl.Succeeded)
@@ -366,7 +366,7 @@ func TestGroupAfterSuspension(t *testing.T) {
 		s.spawn("b1", w)
 		id := begin(s, w, "x")
 		s.reach(id, pawl.Waiting)
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // bubble
 		s.want(map[string]int{"inner": 0, "after": 0, "loop": 0})
 		s.reach(id, pawl.Succeeded)
 		s.want(map[string]int{"inner": 1, "after": 1, "loop": 1})
@@ -472,7 +472,7 @@ func TestGroupCancel(t *testing.T) {
 		})
 		p := s.spawn("b1", w)
 		id := begin(s, w, "x")
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // bubble
 		if _, err := p.Cancel(t.Context(), id, pawl.Act{By: "ann"}); err != nil {
 			t.Fatal(err)
 		}
@@ -522,7 +522,7 @@ func TestGroupSurvivesAKill(t *testing.T) {
 						}
 					}, w)
 					id := begin(s, w, "x")
-					time.Sleep(30 * time.Second)
+					time.Sleep(30 * time.Second) // bubble
 					s.spawn("b1", w)
 					for {
 						d := s.reach(id, pawl.Succeeded, pawl.Blocked)

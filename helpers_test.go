@@ -257,6 +257,7 @@ func (s *stage) do(run *pawl.Run, k pawl.Kind, name, in string, opts ...any) (st
 		return pawl.Once(run, name, in, func(ctx context.Context, it pawl.Intent, in string) (string, error) {
 			return s.act(ctx, name, it.Key, in)
 		}, optionsOf[pawl.OnceOption](opts)...)
+	default:
 	}
 	panic("no such kind")
 }

@@ -48,7 +48,7 @@ func (s *stepRun) overLimit() error {
 	if s.row == nil {
 		size = x.j.size()
 	}
-	if size < l.Steps && (l.Elapsed == 0 || took < micro(l.Elapsed)) && (l.CostMicros == 0 || cost < l.CostMicros) {
+	if l.within(size, took, cost) {
 		return nil
 	}
 	entries, err := x.allowed()
@@ -56,26 +56,34 @@ func (s *stepRun) overLimit() error {
 		x.logger().Error("answers to limits could not be read", "err", err)
 		return s.b.later()
 	}
-	granted := func(what string) (n int, last int64) {
-		for i := range entries {
-			if en := &entries[i]; en.Kind == AskLimit && en.Other == what && en.Choice == AnswerResume {
-				n, last = n+1, max(last, en.Closed)
-			}
-		}
-		return n, last
-	}
-	n, _ := granted(limitSteps)
-	if most := l.Steps * (1 + n); size >= most {
-		return s.limit(limitSteps, fmt.Sprintf("the run has %d steps, its limit: split it, make it a batch, or let it make %d more", most, l.Steps))
-	}
-	if _, last := granted(limitElapsed); l.Elapsed > 0 && x.w.now()-max(last, x.row.Started) >= micro(l.Elapsed) {
+	steps, _ := granted(entries, limitSteps)
+	_, since := granted(entries, limitElapsed)
+	costs, _ := granted(entries, limitCost)
+	mostSteps, mostCost := l.Steps*(1+steps), l.CostMicros*int64(1+costs)
+	switch {
+	case size >= mostSteps:
+		return s.limit(limitSteps, fmt.Sprintf("the run has %d steps, its limit: split it, make it a batch, or let it make %d more", mostSteps, l.Steps))
+	case l.Elapsed > 0 && x.w.now()-max(since, x.row.Started) >= micro(l.Elapsed):
 		return s.limit(limitElapsed, fmt.Sprintf("the run was begun, or last allowed to go on, more than %v ago", l.Elapsed))
-	}
-	n, _ = granted(limitCost)
-	if most := l.CostMicros * int64(1+n); most > 0 && cost >= most {
-		return s.limit(limitCost, fmt.Sprintf("the run has cost an estimated $%.6f, its limit is $%.6f", float64(cost)/1e6, float64(most)/1e6))
+	case mostCost > 0 && cost >= mostCost:
+		return s.limit(limitCost, fmt.Sprintf("the run has cost an estimated $%.6f, its limit is $%.6f", float64(cost)/1e6, float64(mostCost)/1e6))
 	}
 	return nil
+}
+
+// granted counts how often people have let the run go on beyond a limit, and says when they did so last.
+func granted(entries []EntryRow, what string) (n int, last int64) {
+	for i := range entries {
+		if en := &entries[i]; en.Kind == AskLimit && en.Other == what && en.Choice == AnswerResume {
+			n, last = n+1, max(last, en.Closed)
+		}
+	}
+	return n, last
+}
+
+// within reports whether a run is clearly within its limits.
+func (l *Limits) within(size int, took, cost int64) bool {
+	return size < l.Steps && (l.Elapsed == 0 || took < micro(l.Elapsed)) && (l.CostMicros == 0 || cost < l.CostMicros)
 }
 
 func (s *stepRun) limit(what, detail string) error {

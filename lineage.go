@@ -247,21 +247,30 @@ func (pl *planner) fork() {
 // forked says what a fork does with a row; again tells whether it is at or after the step that the fork begins from.
 func (pl *planner) forked(row *StepRow, again bool) (Fate, string) {
 	o := &pl.plan.Options
-	done := row.State == StepSucceeded
 	harmful := row.Kind == fault.KindOnce || pl.expired(row)
-	mayHave := done || row.Fault == nil || !row.Fault.Outcome.Proven()
 	switch {
-	case !again && done:
+	case row.State == StepSucceeded && !again:
 		return Reuse, ""
 	case slices.Contains(o.Repeat, row.Name):
 		return Rerun, "repeated on purpose"
-	case harmful && done:
-		return Refused, "it happened; name it in Repeat to have it happen again"
-	case row.State == StepGivenUp, harmful && mayHave:
+	case row.State == StepSucceeded:
+		return doneAgain(row, harmful, o)
+	case row.State == StepGivenUp, harmful && (row.Fault == nil || !row.Fault.Outcome.Proven()):
 		return Ask, "nobody knows whether it happened"
-	case row.Kind == fault.KindChild && done:
+	case row.Kind == fault.KindKeyed:
+		return Rerun, keyWhy(o, row.Name)
+	}
+	return Rerun, ""
+}
+
+// doneAgain says what a fork does with a step that has succeeded and comes after where it begins.
+func doneAgain(row *StepRow, harmful bool, o *PlanOptions) (Fate, string) {
+	switch {
+	case harmful:
+		return Refused, "it happened; name it in Repeat to have it happen again"
+	case row.Kind == fault.KindChild:
 		return Refused, "the child has ended; name it in Repeat to start another"
-	case row.Kind == fault.KindTx && done && !row.Foreign:
+	case row.Kind == fault.KindTx && !row.Foreign:
 		return Rerun, "writes again"
 	case row.Kind == fault.KindKeyed:
 		return Rerun, keyWhy(o, row.Name)

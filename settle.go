@@ -89,22 +89,11 @@ func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.F
 	}
 	unknown := 0
 	for i := range open {
-		row := &open[i]
-		if row.State == StepWaiting && row.Kind != fault.KindGate {
-			if err := closeWait(ctx, tx, row, why, now); err != nil {
-				return err
-			}
+		if err := closeStep(ctx, tx, &open[i], why, now); err != nil {
+			return err
 		}
-		if row.State == StepInFlight {
-			if err := closeInFlight(ctx, tx, row); err != nil {
-				return err
-			}
-		}
-		if row.State == StepUncertain {
+		if open[i].State == StepUncertain {
 			unknown++
-			if err := tx.OpenEntry(ctx, uncertainEntry(row, "")); err != nil {
-				return err
-			}
 		}
 	}
 	run.Fault, run.Due = f, 0
@@ -125,6 +114,22 @@ func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.F
 		}
 	}
 	return settleCallers(ctx, tx, run, now)
+}
+
+// closeStep ends an open step at the run's end, or asks about it. A gate's wait has been ended with the gate.
+func closeStep(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now int64) error {
+	if row.State == StepWaiting && row.Kind != fault.KindGate {
+		return closeWait(ctx, tx, row, why, now)
+	}
+	if row.State == StepInFlight {
+		if err := closeInFlight(ctx, tx, row); err != nil {
+			return err
+		}
+	}
+	if row.State == StepUncertain {
+		return tx.OpenEntry(ctx, uncertainEntry(row, ""))
+	}
+	return nil
 }
 
 // closeInFlight ends an intent at the run's end: as failed where a repetition would have been harmless, else as its worker
@@ -164,20 +169,31 @@ func settle(ctx context.Context, tx Txn, run *RunRow, now int64, end *runEnd) er
 	if err != nil {
 		return err
 	}
+	unseen := int64(0) // when the body has to be told of a cancel or of its deadline, and goes on to its compensation
 	switch {
-	case w.ready, run.CancelAt > 0 && !end.cancels && !w.asked: // a cancel it has not seen: the body goes on to its compensation
-		run.State, run.Due = Queued, now
-	case run.Deadline > 0 && run.Deadline <= now && !end.cancels && !w.asked: // likewise
+	case end.cancels || w.asked:
+	case run.CancelAt > 0:
+		unseen = now
+	default:
+		unseen = run.Deadline
+	}
+	switch {
+	case w.ready, unseen > 0 && unseen <= now:
 		run.State, run.Due = Queued, now
 	case w.due > 0 || w.waits:
-		run.State, run.Due = Waiting, w.due
-		if run.Deadline > 0 && !end.cancels && !w.asked && (w.due == 0 || run.Deadline < w.due) {
-			run.Due = run.Deadline
-		}
+		run.State, run.Due = Waiting, sooner(w.due, unseen)
 	default:
 		run.State, run.Due = Blocked, 0
 	}
 	return tx.SaveRun(ctx, run)
+}
+
+// sooner is the earlier of two times, of which 0 is never.
+func sooner(a, b int64) int64 {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // unseen reports whether the step has been settled since the body began to wait for it, and that is to be overlooked: see
@@ -206,30 +222,33 @@ func look(ctx context.Context, tx Txn, id RunID, now int64, on []waitOn) (w outl
 	w.ready = len(on) == 0
 	for _, o := range on {
 		row := rows[o.step]
-		next := int64(0)
 		if o.unseen(row) {
 			continue
 		}
-		switch {
-		case row == nil || row.Attempt != o.attempt:
-			w.ready = true
-		case row.State == StepUncertain:
-			w.asked, next = true, row.NextProbe
+		if row != nil && row.State == StepUncertain && row.Attempt == o.attempt {
 			if err := tx.OpenEntry(ctx, uncertainEntry(row, "")); err != nil {
 				return w, err
 			}
-		case row.State == StepWaiting && (row.NextAt == 0 || row.NextAt > now):
-			w.waits, next = true, row.NextAt
-		case row.State == StepRetrying && row.NextAt > now:
-			next = row.NextAt
-		default:
-			w.ready = true
 		}
-		if next > 0 && (w.due == 0 || next < w.due) {
-			w.due = next
-		}
+		w.add(o, row, now)
 	}
 	return w, nil
+}
+
+// add counts a step that is waited for, at an attempt. row is nil if it is not open any more.
+func (w *outlook) add(o waitOn, row *StepRow, now int64) {
+	switch {
+	case row == nil || row.Attempt != o.attempt:
+		w.ready = true
+	case row.State == StepUncertain:
+		w.asked, w.due = true, sooner(w.due, row.NextProbe)
+	case row.State == StepWaiting && (row.NextAt == 0 || row.NextAt > now):
+		w.waits, w.due = true, sooner(w.due, row.NextAt)
+	case row.State == StepRetrying && row.NextAt > now:
+		w.due = sooner(w.due, row.NextAt)
+	default:
+		w.ready = true
+	}
 }
 
 // wake recomputes a run after a person, evidence or a cancel has changed one of its rows or entries. The run's row is

@@ -43,9 +43,11 @@ func (x *execution) prepare() error {
 			return err
 		}
 	}
-	if err := x.countCost(); err != nil {
-		return err
-	}
+	x.readInput()
+	return x.countCost()
+}
+
+func (x *execution) readInput() {
 	input, err := x.e.open(x.row.Input)
 	if err == nil {
 		err = x.def.checkInput(input)
@@ -54,7 +56,6 @@ func (x *execution) prepare() error {
 		x.blocked = x.entry(AskDecode, "", fmt.Sprintf("the run's input does not decode: %v", err))
 	}
 	x.input = input
-	return nil
 }
 
 func hasBuild(builds, build string) bool {
