@@ -225,14 +225,7 @@ func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) err
 	if op.also != nil {
 		err := op.also(ctx, tx, op.row, now)
 		if errors.Is(err, errSettled) {
-			stored, err := tx.Step(ctx, op.row.Run, op.row.Name)
-			if err == nil && stored == nil {
-				err = ErrNotFound
-			}
-			if err == nil {
-				*op.row = *stored
-			}
-			return err
+			return op.reread(ctx, tx)
 		}
 		if err != nil {
 			return err
@@ -269,6 +262,18 @@ func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) err
 		return tx.OpenEntry(ctx, op.entry)
 	}
 	return nil
+}
+
+// reread gives the row as it is stored.
+func (op *stepOp) reread(ctx context.Context, tx Txn) error {
+	stored, err := tx.Step(ctx, op.row.Run, op.row.Name)
+	if err == nil && stored == nil {
+		err = ErrNotFound
+	}
+	if err == nil {
+		*op.row = *stored
+	}
+	return err
 }
 
 // storable tells a row that the database refuses for good from a database that is in trouble: a table that is missing,

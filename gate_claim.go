@@ -56,6 +56,15 @@ func (c *stepCall) question(run *Run, path string, key OpKey, n int, terms *gate
 	return q
 }
 
+// comeBy notes that the body has come by a step, and the questions before it, and returns its row.
+func (x *execution) comeBy(c *stepCall, path string) *StepRow {
+	if c.o.gated() || c.kind == fault.KindGate {
+		x.gated = true
+		x.passGates(path)
+	}
+	return x.j.visit(path)
+}
+
 // passGates notes that the body has come by the questions of a step.
 func (x *execution) passGates(path string) {
 	for n := 1; ; n++ {

@@ -152,7 +152,7 @@ func (p *play) step() {
 	case r < 14:
 		d := []time.Duration{time.Millisecond, time.Second, 4 * time.Second, 40 * time.Second}[p.rng.IntN(4)]
 		note("wait %v", d)
-		time.Sleep(d)
+		time.Sleep(d) // bubble
 	case r < 16:
 		note("crash")
 		p.worker.kill()
@@ -174,7 +174,7 @@ func (p *play) decideSome(note func(string, ...any)) {
 		ids = append(ids, id)
 	}
 	if len(ids) == 0 {
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // bubble
 		return
 	}
 	slices.Sort(ids)
@@ -266,7 +266,7 @@ func (p *play) settle() {
 	p.worker.kill()
 	p.start()
 	for range 40 {
-		time.Sleep(90 * time.Second)
+		time.Sleep(90 * time.Second) // bubble
 		d := p.show(p.desk, p.id)
 		if d.State.Terminal() {
 			p.holds()

@@ -90,21 +90,11 @@ func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.F
 	unknown := 0
 	for i := range open {
 		row := &open[i]
-		if row.State == StepWaiting && row.Kind != fault.KindGate {
-			if err := closeWait(ctx, tx, row, why, now); err != nil {
-				return err
-			}
-		}
-		if row.State == StepInFlight {
-			if err := closeInFlight(ctx, tx, row); err != nil {
-				return err
-			}
+		if err := closeStep(ctx, tx, row, why, now); err != nil {
+			return err
 		}
 		if row.State == StepUncertain {
 			unknown++
-			if err := tx.OpenEntry(ctx, uncertainEntry(row, "")); err != nil {
-				return err
-			}
 		}
 	}
 	run.Fault, run.Due = f, 0
@@ -123,6 +113,22 @@ func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.F
 		return nil
 	}
 	return tx.EndKey(ctx, run)
+}
+
+// closeStep ends an open row at the run's end, or asks what became of it. A gate's wait has been closed with the gate.
+func closeStep(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now int64) error {
+	switch {
+	case row.State == StepWaiting && row.Kind != fault.KindGate:
+		return closeWait(ctx, tx, row, why, now)
+	case row.State == StepInFlight:
+		if err := closeInFlight(ctx, tx, row); err != nil {
+			return err
+		}
+	}
+	if row.State != StepUncertain {
+		return nil
+	}
+	return tx.OpenEntry(ctx, uncertainEntry(row, ""))
 }
 
 // closeInFlight ends an intent at the run's end: as failed where a repetition would have been harmless, else as its worker
@@ -199,30 +205,38 @@ func look(ctx context.Context, tx Txn, id RunID, now int64, on []waitOn) (w outl
 	w.ready = len(on) == 0
 	for _, o := range on {
 		row := rows[o.step]
-		next := int64(0)
 		if o.unseen(row) {
 			continue
 		}
-		switch {
-		case row == nil || row.Attempt != o.attempt:
-			w.ready = true
-		case row.State == StepUncertain:
-			w.asked, next = true, row.NextProbe
+		if row != nil && row.Attempt == o.attempt && row.State == StepUncertain {
 			if err := tx.OpenEntry(ctx, uncertainEntry(row, "")); err != nil {
 				return w, err
 			}
-		case row.State == StepWaiting && (row.NextAt == 0 || row.NextAt > now):
-			w.waits, next = true, row.NextAt
-		case row.State == StepRetrying && row.NextAt > now:
-			next = row.NextAt
-		default:
-			w.ready = true
 		}
+		next := w.see(row, o.attempt, now)
 		if next > 0 && (w.due == 0 || next < w.due) {
 			w.due = next
 		}
 	}
 	return w, nil
+}
+
+// see adds a step that is waited for, at an attempt, and returns when it may go on by itself; 0 never. row is nil if the step
+// is not open any more.
+func (w *outlook) see(row *StepRow, attempt int, now int64) (next int64) {
+	switch {
+	case row == nil || row.Attempt != attempt:
+		w.ready = true
+	case row.State == StepUncertain:
+		w.asked, next = true, row.NextProbe
+	case row.State == StepWaiting && (row.NextAt == 0 || row.NextAt > now):
+		w.waits, next = true, row.NextAt
+	case row.State == StepRetrying && row.NextAt > now:
+		next = row.NextAt
+	default:
+		w.ready = true
+	}
+	return next
 }
 
 // wake recomputes a run after a person, evidence or a cancel has changed one of its rows or entries. The run's row is

@@ -75,7 +75,7 @@ func TestSleepSurvivesAKill(t *testing.T) {
 						}
 					}, w)
 					id := begin(s, w, "x")
-					time.Sleep(time.Minute)
+					time.Sleep(time.Minute) // bubble
 					s.spawn("b1", w)
 					d := s.reach(id, pawl.Succeeded)
 					result(t, d, "b(a(x))")
