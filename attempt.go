@@ -63,6 +63,12 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 	if c.wait != nil {
 		return s.await()
 	}
+	return s.act(r, json)
+}
+
+// act is the step call of a step with a callback.
+func (s *stepRun) act(r *Run, json []byte) (_ []byte, err error) {
+	x, c, path := s.x, s.c, s.path
 	if c.intent() && c.kind != fault.KindRepeatable {
 		if s.in, err = x.e.seal(json); err != nil {
 			return nil, misuse(x, path, fault.ReasonTooLarge, "input: "+err.Error())

@@ -80,6 +80,9 @@
 // [ErrConflict] and tells who was first. "Did not happen" counts only if the looking began after the attempt was over,
 // because before that a true answer may become false; Entry.OverAt says when that is. Each act leaves an audit row.
 //
+// [Approve] asks before something is done, and [Under] binds a step to the answer; [AskFirst] is both in one. [Engine.Decide] is
+// how a person answers. What was approved, by its hash, is what runs, once.
+//
 // # Errors
 //
 // What a step hands to the body:
@@ -95,7 +98,9 @@
 //	[*Error]                   Result: the run failed
 //	[ErrCancelled]             Result: the run was cancelled
 //	[ErrConflict]              the key has another input or its run is deleted, or what is answered has changed or is answered
-//	[ErrStale]                 the plan no longer holds
+//	[ErrStale]                 what was shown no longer holds: a plan, or what is to be approved
+//	[ErrExpired]               the time for a decision is over
+//	[ErrNotAllowed]            the gate does not let this person decide
 //	[ErrLive]                  another run of the lineage is not finished
 //	[ErrNotFound]              no such run or entry
 //	[ErrTerminal]              the run is finished and stays as it is

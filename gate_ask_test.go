@@ -75,7 +75,7 @@ func TestAskFirstDenied(t *testing.T) {
 					s.must(g, pawl.AnswerApprove, "ann")
 					s.must(g, pawl.AnswerRevoke, "ann")
 				case "expired":
-					time.Sleep(10 * time.Minute)
+					time.Sleep(10 * time.Minute) // bubble
 				}
 				s.spawn("b2", w)
 				result(t, s.reach(id, pawl.Succeeded), how)

@@ -50,13 +50,13 @@ func (s *stage) killAt(k pawl.Kind, point hooks.Point, nth int) {
 		}
 	}, w)
 	id := begin(s, w, payout{"o1", 9900})
-	time.Sleep(time.Minute)
+	time.Sleep(time.Minute) // bubble
 	s.spawn("b1", w)
 	g := s.gateOf(id)
-	time.Sleep(time.Minute)
+	time.Sleep(time.Minute) // bubble
 	s.want(map[string]int{"pay": 0})
 	s.must(g, pawl.AnswerApprove, "ann")
-	time.Sleep(2 * time.Minute)
+	time.Sleep(2 * time.Minute) // bubble
 	d := s.reach(id, pawl.Succeeded, pawl.Blocked)
 	gates := s.gatesOf(id)
 	if row := gates[g.ID]; len(gates) != 1 || row.State != pawl.GateClaimed || row.Ref != "pay" || row.Claimed == 0 {
@@ -94,7 +94,7 @@ func TestApprovalOutlivesTheWorker(t *testing.T) {
 		id := begin(s, w, payout{"o1", 9900})
 		g := s.gateOf(id)
 		s.must(g, pawl.AnswerApprove, "ann")
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // bubble
 		if g := s.gate(g.ID); g.State != "approved" {
 			t.Errorf("the gate is %s", g.State)
 		}
@@ -134,7 +134,7 @@ func TestUnknownEffectUnderAGate(t *testing.T) {
 				if g := s.gate(g.ID); g.State != "unknown" {
 					t.Errorf("the gate is %s", g.State)
 				}
-				time.Sleep(5 * time.Minute)
+				time.Sleep(5 * time.Minute) // bubble
 				if _, err := s.say(g, pawl.AnswerRevoke, "ann"); !errors.Is(err, pawl.ErrConflict) {
 					t.Errorf("a revocation after the effect began gave %v", err)
 				}

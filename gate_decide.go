@@ -92,6 +92,11 @@ func (d *Decision) check() error {
 		}
 	}
 	d.Hash, d.Reason = strings.ToLower(d.Hash), payload.Clean(d.Reason, 1000)
+	return d.whole()
+}
+
+// whole refuses a decision that lacks what its choice needs.
+func (d *Decision) whole() error {
 	edits := d.Choice == AnswerEdit || d.Choice == AnswerEditAndApprove
 	switch {
 	case !slices.Contains([]Choice{AnswerApprove, AnswerReject, AnswerEdit, AnswerEditAndApprove, AnswerRevoke}, d.Choice):
@@ -99,7 +104,7 @@ func (d *Decision) check() error {
 	case (d.Choice == AnswerApprove || d.Choice == AnswerEditAndApprove) && d.Hash == "":
 		return errors.New("say what was shown: Hash is required to approve")
 	case d.Hash != "" && len(d.Hash) < minHash:
-		return fmt.Errorf("Hash %q: want at least %d digits", d.Hash, minHash)
+		return fmt.Errorf("the hash %q is short: want at least %d digits", d.Hash, minHash)
 	case edits && len(d.Payload) == 0:
 		return errors.New("an edit needs the new payload")
 	case !edits && len(d.Payload) > 0:
@@ -206,17 +211,7 @@ func (j *judge) weigh(ctx context.Context) (again bool, refusal error) {
 	if d.Hash != "" && d.Choice != AnswerEditAndApprove && !d.shown(g) {
 		return false, fmt.Errorf("it has changed since it was shown, look again: %w", ErrStale)
 	}
-	switch d.Choice {
-	case AnswerApprove:
-		again = g.State == GateApproved || g.State == GateClaimed
-	case AnswerReject:
-		again = g.State == GateRejected || g.State == GateExpired
-	case AnswerRevoke:
-		again = g.State == GateRevoked || g.State == GateExpired
-	case AnswerEdit, AnswerEditAndApprove:
-		again = j.edited(ctx)
-	}
-	if again {
+	if j.again(ctx) {
 		return true, nil
 	}
 	want := GatePending
@@ -230,6 +225,22 @@ func (j *judge) weigh(ctx context.Context) (again bool, refusal error) {
 		return false, err
 	}
 	return false, j.intact()
+}
+
+// again reports whether the decision has been made already.
+func (j *judge) again(ctx context.Context) (again bool) {
+	switch g := j.g; j.d.Choice {
+	case AnswerApprove:
+		again = g.State == GateApproved || g.State == GateClaimed || g.State == GateInvalidated
+	case AnswerReject:
+		again = g.State == GateRejected || g.State == GateExpired
+	case AnswerRevoke:
+		again = g.State == GateRevoked || g.State == GateExpired
+	case AnswerEdit, AnswerEditAndApprove:
+		again = j.edited(ctx)
+	default: // check has refused it
+	}
+	return again
 }
 
 // tooLate says why a gate in this state takes no such decision.

@@ -28,11 +28,16 @@ func (s *stage) acts(id pawl.RunID, act string) (found []pawl.AuditEntry) {
 	return found
 }
 
-// auditTells rebuilds each gate of the run from its acts alone, and compares with what is stored (A9).
+// auditTells rebuilds each gate of the run from its acts alone, and compares with what is stored at the same moment (A9).
 func (s *stage) auditTells(id pawl.RunID) {
 	s.t.Helper()
+	var acts []pawl.AuditRow
+	gates := s.readGates(id, &acts)
 	rebuilt, revs := map[pawl.EntryID]string{}, map[pawl.EntryID]int{}
-	for _, a := range s.acts(id, "gate") {
+	for _, a := range acts {
+		if a.Act != "gate" {
+			continue
+		}
 		var from, to, hash string
 		var rev, generation int
 		if n, err := fmt.Sscanf(a.Detail, "%s -> %s rev=%d generation=%d hash=%s", &from, &to, &rev, &generation, &hash); err != nil || n != 5 {
@@ -50,7 +55,7 @@ func (s *stage) auditTells(id pawl.RunID) {
 	if len(rebuilt) == 0 {
 		s.t.Error("the run has no act of a gate")
 	}
-	for gate, g := range s.gatesOf(id) {
+	for gate, g := range gates {
 		if rebuilt[gate] != string(g.State) || int64(revs[gate]) != g.Rev {
 			s.t.Errorf("the acts say %s at rev %d, the gate is %s at %d", rebuilt[gate], revs[gate], g.State, g.Rev)
 		}
@@ -62,13 +67,18 @@ func (s *stage) auditTells(id pawl.RunID) {
 }
 
 // gatesOf reads the run's gates as stored.
-func (s *stage) gatesOf(id pawl.RunID) map[pawl.EntryID]pawl.GateRow {
+func (s *stage) gatesOf(id pawl.RunID) map[pawl.EntryID]pawl.GateRow { return s.readGates(id, nil) }
+
+func (s *stage) readGates(id pawl.RunID, acts *[]pawl.AuditRow) map[pawl.EntryID]pawl.GateRow {
 	s.t.Helper()
 	all := map[pawl.EntryID]pawl.GateRow{}
 	err := s.bench.store.View(s.t.Context(), func(ctx context.Context, tx pawl.Txn) error {
 		gates, err := tx.Gates(ctx, id)
 		for i := range gates {
 			all[gates[i].ID] = gates[i]
+		}
+		if err == nil && acts != nil {
+			*acts, err = tx.Audit(ctx, id)
 		}
 		return err
 	})

@@ -51,8 +51,9 @@ func (s *stage) pay(run *pawl.Run, k pawl.Kind, name string, in payout, opts ...
 		return pawl.Once(run, name, in, func(ctx context.Context, it pawl.Intent, o payout) (string, error) {
 			return s.act(ctx, name, it.Key, text(o))
 		}, optionsOf[pawl.OnceOption](any)...)
+	default:
+		return s.payTx(run, name, in, optionsOf[pawl.TxOption](any)...)
 	}
-	return s.payTx(run, name, in, optionsOf[pawl.TxOption](any)...)
 }
 
 // gateOf waits until the run asks, and returns the open question.
@@ -114,7 +115,7 @@ func TestApprovedIsDoneOnce(t *testing.T) {
 					t.Errorf("the gate is %+v, payload %s", g, g.Payload)
 				}
 				s.gateOf(second)
-				time.Sleep(10 * time.Minute)
+				time.Sleep(10 * time.Minute) // bubble
 				s.want(map[string]int{"pay": 0})
 				if got := s.must(g, pawl.AnswerApprove, "ann"); got.State != "approved" {
 					t.Errorf("after the approval the gate is %s", got.State)
@@ -333,7 +334,7 @@ func TestUnansweredIsDenied(t *testing.T) {
 				id := begin(s, w, payout{"o1", 1})
 				g := s.gateOf(id)
 				p.stop()
-				time.Sleep(g.Expires.Sub(time.Now()) + time.Millisecond)
+				time.Sleep(time.Until(g.Expires) + time.Millisecond) // bubble
 				if now := s.gate(g.ID); now.State != "expired" {
 					t.Errorf("a look shows %s", now.State)
 				}
@@ -351,7 +352,7 @@ func TestUnansweredIsDenied(t *testing.T) {
 			s.spawn("b1", w)
 			id := begin(s, w, payout{"o1", 1})
 			g := s.gateOf(id)
-			time.Sleep(g.Expires.Sub(time.Now()) - time.Millisecond)
+			time.Sleep(time.Until(g.Expires) - time.Millisecond) // bubble
 			s.must(g, pawl.AnswerApprove, "ann")
 			result(t, s.reach(id, pawl.Succeeded), "pay(o1/1)")
 		})
@@ -377,7 +378,7 @@ func TestApprovalTakenBack(t *testing.T) {
 						s.must(g, pawl.AnswerRevoke, by)
 						s.must(g, pawl.AnswerRevoke, "ann")
 					} else {
-						time.Sleep(time.Hour + time.Second)
+						time.Sleep(time.Hour + time.Second) // bubble
 					}
 					s.spawn("b2", w)
 					d := s.reach(id, pawl.Failed)

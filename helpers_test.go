@@ -258,8 +258,8 @@ func (s *stage) do(run *pawl.Run, k pawl.Kind, name, in string, opts ...any) (st
 			return s.act(ctx, name, it.Key, in)
 		}, optionsOf[pawl.OnceOption](opts)...)
 	default:
+		panic("no such kind")
 	}
-	panic("no such kind")
 }
 
 func (s *stage) rep(run *pawl.Run, name, in string, opts ...any) (string, error) {

@@ -47,11 +47,8 @@ func (e *Engine) Resolve(ctx context.Context, a Answer) error {
 			}
 			return fmt.Errorf("%s answered %q at %s: %w", en.By, en.Choice, micros(en.Closed).Format(time.RFC3339), ErrConflict)
 		}
-		if en.Kind == AskGate {
-			return fmt.Errorf("it asks for a decision on %q: use Decide, or pawl approve, reject or edit", en.Step)
-		}
-		if !slices.Contains(answers[en.Kind], a.Choice) {
-			return fmt.Errorf("a %s entry cannot be answered with %q: choose one of %q", en.Kind, a.Choice, answers[en.Kind])
+		if err := en.takes(a.Choice); err != nil {
+			return err
 		}
 		if en.Attempt != a.Attempt && !hooks.Broken(hooks.W10) {
 			return fmt.Errorf("the entry is about attempt %d, the answer about attempt %d: look at it again: %w", en.Attempt, a.Attempt, ErrConflict)
@@ -67,6 +64,17 @@ func (e *Engine) Resolve(ctx context.Context, a Answer) error {
 	e.changed(run, nil)
 	e.nudge()
 	e.hint(ctx)
+	return nil
+}
+
+// takes refuses an answer that the entry does not have.
+func (en *EntryRow) takes(c Choice) error {
+	switch {
+	case en.Kind == AskGate:
+		return fmt.Errorf("it asks for a decision on %q: use Decide, or pawl approve, reject or edit", en.Step)
+	case !slices.Contains(answers[en.Kind], c):
+		return fmt.Errorf("a %s entry cannot be answered with %q: choose one of %q", en.Kind, c, answers[en.Kind])
+	}
 	return nil
 }
 
@@ -218,7 +226,7 @@ func (e *Engine) answer(ctx context.Context, tx Txn, run *RunRow, en *EntryRow, 
 		err = e.resumeEntry(ctx, tx, run, en)
 	case AnswerAccept:
 		return finish(ctx, tx, run, run.Intended, run.Fault, nil)
-	case AnswerHappened, AnswerDidNotHappen, AnswerGiveUp, AnswerRunIt: // the row or the closed entry says it
+	default: // the row or the closed entry says it
 	}
 	if err != nil {
 		return err

@@ -60,20 +60,8 @@ func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions, re
 		return r.ID != id && !r.NewKeys && !r.State.Terminal()
 	})
 	pl := &planner{e: e, space: space, plan: p, run: run, rows: rows, now: now}
-	switch o.Mode {
-	case PlanRetry:
-		pl.retry()
-	case PlanFork:
-		pl.fork()
-	case PlanMove:
-		pl.move()
-	default:
-		return nil, fmt.Errorf("unknown plan mode %q", o.Mode)
-	}
-	if o.Mode != PlanMove {
-		if err := pl.gates(ctx, tx); err != nil {
-			return nil, err
-		}
+	if err := pl.fates(ctx, tx); err != nil {
+		return nil, err
 	}
 	if replay {
 		pl.replay(ctx, tx)
@@ -82,6 +70,22 @@ func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions, re
 	pl.checkNames()
 	p.Digest = digest(run, family, rows, p.Options)
 	return p, nil
+}
+
+// fates says what becomes of each step.
+func (pl *planner) fates(ctx context.Context, tx Txn) error {
+	switch mode := pl.plan.Options.Mode; mode {
+	case PlanRetry:
+		pl.retry()
+	case PlanFork:
+		pl.fork()
+	case PlanMove:
+		pl.move()
+		return nil
+	default:
+		return fmt.Errorf("unknown plan mode %q", mode)
+	}
+	return pl.gates(ctx, tx)
 }
 
 func allSteps(ctx context.Context, tx Txn, id RunID) ([]StepRow, error) {

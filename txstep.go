@@ -72,7 +72,7 @@ func (s *stepRun) callTx(ctx context.Context, row *StepRow) (value []byte, f *fa
 			if pause(x.hold, backoff(try, 50*time.Millisecond, time.Second)) == nil {
 				continue
 			}
-		case f != nil && (f.Reason == fault.ReasonSerialization || f.Reason == fault.ReasonDeadlock) && try < 10:
+		case aborted(f) && try < 10:
 			if pause(ctx, backoff(try, 5*time.Millisecond, 500*time.Millisecond)) == nil {
 				continue
 			}
@@ -90,6 +90,11 @@ func (s *stepRun) callTx(ctx context.Context, row *StepRow) (value []byte, f *fa
 		}
 		return nil, undone(f)
 	}
+}
+
+// aborted: by the database, for reasons of concurrency.
+func aborted(f *fault.Fault) bool {
+	return f != nil && (f.Reason == fault.ReasonSerialization || f.Reason == fault.ReasonDeadlock)
 }
 
 func (t *txTry) alone() bool { return t.s.x.e.oneWriter() }
