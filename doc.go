@@ -56,6 +56,13 @@
 // [Sleep] and [Await] suspend the run until a time has come, or an event that [Event.Send] sends from anywhere. An event that
 // comes before it is awaited is kept for 30 days; [Within] limits a wait. docs/waiting.md says who gets what.
 //
+// # Branches
+//
+// [Run.Group] runs branches of a body side by side, each with a [Run] of its own. One that waits does not stop the others; when
+// one fails the others are cut short, and what they waited for is closed, unless the group collects all errors.
+//
+// [Run.Finally] cleans up when the body has ended, however it did. [Limit] bounds what a run may do before a person is asked.
+//
 // # Children
 //
 // [Child] starts a run and waits for its end, without a slot of a worker. The child is recorded together with the wait, so
