@@ -60,8 +60,11 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 	if err := s.admit(); err != nil {
 		return s.abandonWait(err)
 	}
-	if c.wait != nil {
+	switch {
+	case c.wait != nil:
 		return s.await()
+	case c.batch != nil:
+		return s.fanOut()
 	}
 	return s.act(r, json)
 }
@@ -335,7 +338,7 @@ func (s *stepRun) first() error {
 	case s.c.kind == fault.KindRepeatable || s.c.kind.Waits() || !otherBuild(x.row.Builds, x.w.id.Build):
 		return nil
 	}
-	old := x.j.lookalike(s.c.kind, s.hash)
+	old := x.j.lookalike(s.c.kind, s.path, s.hash)
 	if old == nil || x.j.answered(AskRenamed, s.path) == AnswerRunIt {
 		return nil
 	}

@@ -324,7 +324,7 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 		return err
 	}
 	for i := range all {
-		if st := all[i].row.State; st != StepInFlight && !all[i].mark {
+		if row := all[i].row; row != nil && row.State != StepInFlight && !all[i].mark {
 			x.e.hooks.Reach(hooks.ResultWritten, string(x.row.ID), all[i].row.Name)
 		}
 	}
@@ -339,8 +339,10 @@ func (x *execution) write(ops []stepOp, end *runEnd) *write {
 // its own after the flush delay. The row is copied, because that write is another goroutine's; the copy is returned,
 // and has the times that the store gave it once a commit has returned.
 func (x *execution) buffer(op stepOp) *StepRow {
-	row := *op.row
-	op.row = &row
+	if op.item == nil {
+		row := *op.row
+		op.row = &row
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.buf = append(x.buf, op)
@@ -351,7 +353,7 @@ func (x *execution) buffer(op stepOp) *StepRow {
 	default:
 		x.timer.Reset(x.e.o.flushDelay())
 	}
-	return &row
+	return op.row
 }
 
 // flush writes what is buffered, unless a write is under way: then it comes back. It does not wait on the mutex, which

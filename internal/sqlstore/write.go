@@ -86,6 +86,16 @@ func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
 			return err
 		}
 	}
+	for _, it := range c.Items {
+		failure, err := faultText(it.Fault)
+		if err != nil {
+			return err
+		}
+		if _, err := d.exec(insertItem, string(it.Run), it.Batch, it.Item, string(it.State), it.Epoch, now, raw(it.InputHash),
+			str(failure), raw(it.Value)); err != nil {
+			return err
+		}
+	}
 	for _, row := range c.Settle {
 		a := args{all: []any{string(row.Run), row.Name, int64(row.Attempt), now, raw(row.Value)}}
 		putUsage(row, &a)
