@@ -450,7 +450,7 @@ func (s *stepRun) ready(row *StepRow) bool {
 	case hooks.Broken(hooks.R1):
 		return true
 	default:
-		return x.commit(nil, nil) == nil
+		return s.commit() == nil
 	}
 	// A heartbeat after a long stillness renews the lease and finds that the run is not ours any more: both count.
 	if s.effect() && !row.State.Finished() && (x.hold.Err() != nil || !x.w.trusted()) {
@@ -538,7 +538,7 @@ func (s *stepRun) writeIntent(row *StepRow) error {
 			op.lost = lostAttempt(prev)
 		}
 	}
-	if err := s.x.commit([]stepOp{op}, nil); err != nil {
+	if err := s.commit(op); err != nil {
 		return err
 	}
 	s.keep(row)

@@ -585,3 +585,30 @@ func TestBatchChangedItem(t *testing.T) {
 		s.want(map[string]int{"read": 3})
 	})
 }
+
+// C40: an item with one Repeatable step is two rows, which share their transactions with those of other items.
+func TestBatchCost(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		const n, limit = 320, 16
+		w := flow("batched", "v1", func(run *pawl.Run, _ string) (string, error) {
+			res, err := pawl.Batch(run, "rows", numbered(n), self, func(run *pawl.Run, id string) (string, error) {
+				return s.rep(run, "read", id)
+			}, pawl.AtOnce(limit))
+			return fmt.Sprint(res.Done), err
+		})
+		p := s.spawn("b1", w)
+		id := begin(s, w, "x")
+		result(t, s.reach(id, pawl.Succeeded), fmt.Sprint(n))
+		if commits := p.store.commits.Load(); commits > n/2 {
+			t.Errorf("%d items cost %d commits, want a fraction", n, commits)
+		} else {
+			t.Logf("%d commits", commits)
+		}
+		for table, want := range map[string]int{"pawl_steps": n + 1, "pawl_items": n, "pawl_attempts": 0} {
+			var rows int
+			if err := s.store.DB().QueryRowContext(t.Context(), `SELECT count(*) FROM `+table).Scan(&rows); err != nil || rows != want {
+				t.Errorf("%s has %d rows (%v), want %d", table, rows, err, want)
+			}
+		}
+	})
+}

@@ -48,6 +48,8 @@ type execution struct {
 
 	mu       sync.Mutex // guards all down to steps
 	buf      []stepOp   // results the body has, not yet durable
+	asked    int        // how many changes were to become durable so far …
+	got      int        // … and how many of these have, in this order
 	timer    *time.Timer
 	failed   error // the run is lost: the first write that did not succeed
 	spoiled  error // a row that the store can never take; the run fails by it
@@ -297,6 +299,7 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 	x.mu.Lock()
 	all := append(x.buf, ops...)
 	x.buf = nil
+	x.asked += len(ops)
 	if x.timer != nil {
 		x.timer.Stop()
 	}
@@ -323,6 +326,7 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 		x.report(all)
 		return err
 	}
+	x.durable(len(all))
 	for i := range all {
 		if row := all[i].row; row != nil && row.State != StepInFlight && !all[i].mark {
 			x.e.hooks.Reach(hooks.ResultWritten, string(x.row.ID), all[i].row.Name)
@@ -346,6 +350,7 @@ func (x *execution) buffer(op stepOp) *StepRow {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.buf = append(x.buf, op)
+	x.asked++
 	switch {
 	case len(x.buf) > 1:
 	case x.timer == nil:

@@ -296,6 +296,53 @@ func (f *fan) finish() ([]byte, error) {
 	return s.b.opened(s.path, row.Value)
 }
 
+// join makes ops durable, with all that is buffered before them. Unlike [execution.commit] it is content if the write of
+// another item's step has done so: many items begin a step at the same time, and a step of an item depends on nothing that others
+// have got meanwhile.
+func (x *execution) join(ops []stepOp) error {
+	x.mu.Lock()
+	x.buf = append(x.buf, ops...)
+	x.asked += len(ops)
+	mine := x.asked
+	done, err := x.got >= mine, x.failed
+	x.mu.Unlock()
+	if done || err != nil && len(ops) == 0 {
+		return err
+	}
+	x.writing.take()
+	defer x.writing.leave()
+	x.mu.Lock()
+	done, err = x.got >= mine, x.failed
+	if err == nil && !done {
+		err = x.spoiled
+	}
+	if err != nil { // they must not get through with the run's end
+		x.buf = slices.DeleteFunc(x.buf, func(op stepOp) bool {
+			return op.row != nil && slices.ContainsFunc(ops, func(o stepOp) bool { return o.row == op.row })
+		})
+	}
+	x.mu.Unlock()
+	if done || err != nil {
+		return err
+	}
+	return x.commitLocked(nil, nil)
+}
+
+// durable notes that the first n of what was to become durable is.
+func (x *execution) durable(n int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.got += n
+}
+
+// commit makes ops of the step, and what it may depend on, durable.
+func (s *stepRun) commit(ops ...stepOp) error {
+	if itemScope(s.path) != "" {
+		return s.x.join(ops)
+	}
+	return s.x.commit(ops, nil)
+}
+
 // putItem writes an item that has ended.
 func putItem(ctx context.Context, tx Txn, it *ItemRow, unknown bool) error {
 	if unknown {

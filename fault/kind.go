@@ -29,7 +29,7 @@ const (
 // Waits reports whether a step of kind k waits for something and has no effect of its own.
 func (k Kind) Waits() bool { return k >= KindTimer && k <= KindBatch }
 
-// String returns the stored text, "repeatable" for [KindRepeatable]; "kind(9)" outside the constants.
+// String returns the stored text, "repeatable" for [KindRepeatable]; "kind(10)" outside the constants.
 func (k Kind) String() string {
 	switch k {
 	case KindRepeatable:
