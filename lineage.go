@@ -549,7 +549,7 @@ func (d *dryRun) reach(c *stepCall, path string, row *StepRow) {
 		}
 	}
 	d.next, d.kind, d.paid, d.calls = path, c.kind, c.o.paid, max(c.o.policy.Attempts, 0)
-	if d.calls == 0 {
+	if d.calls == 0 && c.batch == nil {
 		d.calls = defaultCalls
 	}
 	if row != nil {
