@@ -66,11 +66,11 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 	case c.batch != nil:
 		return s.fanOut()
 	}
-	return s.act(r, json)
+	return s.act(json)
 }
 
 // act is the step call of a step with a callback.
-func (s *stepRun) act(r *Run, json []byte) (_ []byte, err error) {
+func (s *stepRun) act(json []byte) (_ []byte, err error) {
 	x, c, path := s.x, s.c, s.path
 	if c.intent() && c.kind != fault.KindRepeatable {
 		if s.in, err = x.e.seal(json); err != nil {

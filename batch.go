@@ -215,15 +215,11 @@ func (r *Run) batch(name string, c *batchCall) (*batchSummary, error) {
 		return nil, misuse(r.x, path, fault.ReasonInvalidValue, fmt.Sprintf("batch: %v", err))
 	}
 	json, err := r.step(&stepCall{name: name, kind: fault.KindBatch, in: c.digest(), batch: c})
-	row := r.x.j.row(path)
-	failed := err != nil && !errors.Is(err, ErrSuspended) && row != nil && row.Kind == fault.KindBatch && row.State == StepFailed && row.Value != nil
-	if err != nil && !failed {
-		return nil, err
+	if row := r.x.j.row(path); err != nil && !errors.Is(err, ErrSuspended) && row.hasFailures() {
+		json, err = r.branch.opened(path, row.Value)
 	}
-	if failed {
-		if json, err = r.branch.opened(path, row.Value); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
 	sum := &batchSummary{}
 	if err := decode(json, sum); err != nil {
@@ -234,6 +230,11 @@ func (r *Run) batch(name string, c *batchCall) (*batchSummary, error) {
 	}
 	return sum, &BatchError{Batch: path, Failed: sum.Failed, Missing: sum.Missing, Item: sum.Item,
 		First: &Error{Run: r.x.row.ID, Step: itemPath(path, sum.Item), Fault: *sum.Fault}}
+}
+
+// hasFailures reports whether the row is that of a batch some of whose items have failed.
+func (row *StepRow) hasFailures() bool {
+	return row != nil && row.Kind == fault.KindBatch && row.State == StepFailed && row.Value != nil
 }
 
 // sort reads the ids and refuses bad ones.

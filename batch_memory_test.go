@@ -86,7 +86,9 @@ func TestBatchMemory(t *testing.T) {
 		defer func() {
 			store.dead.Store(false)
 			cancel()
-			<-done
+			if err := <-done; err != nil {
+				t.Log(err) // it was dead
+			}
 		}()
 		if id == "" {
 			h, err := w.Start(t.Context(), e, "x")

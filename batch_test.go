@@ -204,7 +204,7 @@ func TestBatchOverAnyList(t *testing.T) {
 				id := begin(s, w, "x")
 				ever := map[string]bool{}
 				for range 3 {
-					time.Sleep(20 * time.Second)
+					time.Sleep(20 * time.Second) // bubble
 					p.kill()
 					mu.Lock()
 					for _, id := range list {
@@ -216,7 +216,7 @@ func TestBatchOverAnyList(t *testing.T) {
 					mu.Unlock()
 					p = s.spawnWith(func(o *pawl.Options) { o.Hooks.At = die }, w)
 				}
-				time.Sleep(20 * time.Second)
+				time.Sleep(20 * time.Second) // bubble
 				p.kill()
 				close(open)
 				mu.Lock()
@@ -291,13 +291,15 @@ func TestBatchSurvivesAKill(t *testing.T) {
 							}
 						}, w)
 						id := begin(s, w, "x")
-						time.Sleep(time.Minute)
+						time.Sleep(time.Minute) // bubble
 						s.spawn("b1", w)
 						d := s.reach(id, pawl.Succeeded, pawl.Blocked)
+						asked := 0
 						for d.State == pawl.Blocked { // Once items that were in flight
-							time.Sleep(3 * time.Minute)
+							time.Sleep(3 * time.Minute) // bubble
 							for _, en := range d.Entries {
 								if en.Closed.IsZero() {
+									asked++
 									s.resolve(en, pawl.AnswerDidNotHappen)
 								}
 							}
@@ -310,6 +312,9 @@ func TestBatchSurvivesAKill(t *testing.T) {
 							if kind == fault.KindTx && s.rows("write "+item) != 1 {
 								t.Errorf("item %s was written %d times", item, s.rows("write "+item))
 							}
+						}
+						if kind == fault.KindOnce && again > asked {
+							t.Errorf("%d items ran again, and %d were asked about", again, asked)
 						}
 						if again > 2 {
 							t.Errorf("%d items ran again, 2 were in flight", again)
@@ -378,7 +383,7 @@ func TestBatchOfThousands(t *testing.T) {
 		id := begin(s, w, "x")
 		for range 5 {
 			for !p.store.dead.Load() {
-				time.Sleep(time.Second)
+				time.Sleep(time.Second) // bubble
 			}
 			mu.Lock()
 			stop = ran + n/4
@@ -513,7 +518,7 @@ func TestBatchCancel(t *testing.T) {
 		})
 		p := s.spawn("b1", w)
 		id := begin(s, w, "x")
-		time.Sleep(5 * time.Second)
+		time.Sleep(5 * time.Second) // bubble
 		if _, err := p.Cancel(t.Context(), id, ann); err != nil {
 			t.Fatal(err)
 		}
@@ -543,7 +548,7 @@ func TestBatchRateAndStop(t *testing.T) {
 		w := s.batched(fault.KindRepeatable, func() []string { return numbered(100) }, pawl.Rate(2))
 		p := s.spawn("b1", w)
 		id := begin(s, w, "x")
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // bubble
 		p.stop()
 		if n := s.count("read"); n < 10 || n > 22 {
 			t.Errorf("%d items in ten seconds at two a second", n)
@@ -609,6 +614,59 @@ func TestBatchCost(t *testing.T) {
 			if err := s.store.DB().QueryRowContext(t.Context(), `SELECT count(*) FROM `+table).Scan(&rows); err != nil || rows != want {
 				t.Errorf("%s has %d rows (%v), want %d", table, rows, err, want)
 			}
+		}
+	})
+}
+
+// unheard is a store whose answers to commits get lost, one in so many.
+type unheard struct {
+	*mortal
+	n atomic.Int64
+}
+
+func (l *unheard) lost(err error) error {
+	if err == nil && l.n.Add(1)%3 == 0 {
+		return pawl.ErrCommitUnknown
+	}
+	return err
+}
+
+func (l *unheard) Write(ctx context.Context, changes []pawl.Change) (int64, error) {
+	now, err := l.mortal.Write(ctx, changes)
+	return now, l.lost(err)
+}
+
+// What is found written after a lost answer is passed over: neither an item nor a step is written or done twice.
+func TestBatchUnknownCommits(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		items := numbered(60)
+		w := s.batched(fault.KindKeyed, func() []string { return items }, pawl.AtOnce(3))
+		store := &unheard{mortal: &mortal{Store: s.bench.store}}
+		o := s.opts
+		o.Hooks = &hooks.Hooks{Boot: s.hooks.Boot}
+		e, err := pawl.New(store, &o, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.work(e)()
+		d := s.reach(begin(s, w, "x"), pawl.Succeeded)
+		if want := "60+0+0~0-0 "; !strings.HasPrefix(string(d.Result), `"`+want) {
+			t.Errorf("result %s, want %s…", d.Result, want)
+		}
+		for _, item := range items {
+			s.want(map[string]int{"write " + item: 1})
+		}
+		if err := s.bench.store.View(t.Context(), func(ctx context.Context, tx pawl.Txn) error {
+			run, err := tx.LockRun(ctx, d.ID)
+			if err == nil && run.Epoch != 2 {
+				t.Errorf("the run ended at epoch %d, want 2: its claim was not to be lost", run.Epoch)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+		if store.n.Load() < 20 || d.Lost > 0 || d.Releases > 0 {
+			t.Errorf("%d commits, %d workers lost, %d releases", store.n.Load(), d.Lost, d.Releases)
 		}
 	})
 }

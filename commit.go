@@ -221,18 +221,11 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 		op.row = row
 		progress = progress || !op.mark && row.State == StepSucceeded
 		if unknown && !op.mark {
-			there, err := tx.Step(ctx, q.run.ID, row.Name)
+			there, err := op.landed(ctx, tx)
 			if err != nil {
 				return nil, false, err
 			}
-			same := there != nil && there.Attempt == row.Attempt && there.Epoch == row.Epoch
-			if op.also == nil {
-				same = same && there.State == row.State
-			} else { // which may have ended it
-				same = same && (op.insert || there.State.Finished())
-			}
-			if same {
-				*row = *there
+			if there {
 				continue
 			}
 		}
@@ -241,6 +234,25 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 		}
 	}
 	return written, progress, nil
+}
+
+// landed reports whether an earlier try has written the row, and takes it as it is stored then.
+func (op *stepOp) landed(ctx context.Context, tx Txn) (bool, error) {
+	row := op.row
+	there, err := tx.Step(ctx, row.Run, row.Name)
+	if err != nil {
+		return false, err
+	}
+	same := there != nil && there.Attempt == row.Attempt && there.Epoch == row.Epoch
+	if op.also == nil {
+		same = same && there.State == row.State
+	} else { // which may have ended it
+		same = same && (op.insert || there.State.Finished())
+	}
+	if same {
+		*row = *there
+	}
+	return same, nil
 }
 
 func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) error {

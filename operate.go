@@ -118,15 +118,8 @@ func (e *Engine) showSteps(ctx context.Context, tx Txn, run *RunRow, d *RunDetai
 	if err != nil {
 		return err
 	}
-	if d.Batches, err = batchInfos(ctx, tx, run, rows); err != nil {
+	if err := showBatches(ctx, tx, run, rows, d); err != nil {
 		return err
-	}
-	if len(d.Batches) > 0 {
-		used, err := tx.ItemUsage(ctx, d.ID)
-		if err != nil {
-			return err
-		}
-		d.Cost.add(used)
 	}
 	attempts, err := tx.Attempts(ctx, d.ID)
 	if err != nil {

@@ -43,6 +43,16 @@ func (e *Engine) Batches(ctx context.Context, id RunID) (infos []BatchInfo, err 
 	return infos, nil
 }
 
+// showBatches adds the batches, and what their items used.
+func showBatches(ctx context.Context, tx Txn, run *RunRow, rows []StepRow, d *RunDetail) (err error) {
+	if d.Batches, err = batchInfos(ctx, tx, run, rows); err != nil || len(d.Batches) == 0 {
+		return err
+	}
+	used, err := tx.ItemUsage(ctx, d.ID)
+	d.Cost.add(used)
+	return err
+}
+
 func batchInfos(ctx context.Context, tx Txn, run *RunRow, rows []StepRow) (infos []BatchInfo, err error) {
 	var counts []ItemCount
 	var now int64

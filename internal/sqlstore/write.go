@@ -87,12 +87,7 @@ func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
 		}
 	}
 	for _, it := range c.Items {
-		failure, err := faultText(it.Fault)
-		if err != nil {
-			return err
-		}
-		if _, err := d.exec(insertItem, string(it.Run), it.Batch, it.Item, string(it.State), it.Epoch, now, raw(it.InputHash),
-			str(failure), raw(it.Value)); err != nil {
+		if err := s.writeItem(d, it, now); err != nil {
 			return err
 		}
 	}
@@ -132,6 +127,14 @@ func (s *Store) writeInsert(d *Direct, row *pawl.StepRow, now int64) error {
 	}
 	s.values = a.all
 	_, err := d.exec(s.shaped(shapeText{shape: sh}, rowInsert), a.all...)
+	return err
+}
+
+func (s *Store) writeItem(d *Direct, it *pawl.ItemRow, now int64) error {
+	failure, err := faultText(it.Fault)
+	if err == nil {
+		_, err = d.exec(insertItem, string(it.Run), it.Batch, it.Item, string(it.State), it.Epoch, now, raw(it.InputHash), str(failure), raw(it.Value))
+	}
 	return err
 }
 
