@@ -106,6 +106,8 @@ func TestBatchOnPostgres(t *testing.T) {
 			t.Errorf("the plan is %+v, %v", p, err)
 		}
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	again := 0
 	for _, times := range sent {
 		again += times - 1

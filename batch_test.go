@@ -161,6 +161,28 @@ func TestBatchRefusesBadIDs(t *testing.T) {
 	}
 }
 
+// doomed starts a worker that dies when the test says so: what runs then hangs at its next point.
+func (s *stage) doomed(when func(at hooks.Point, step string) bool, defs ...pawl.Definition) *proc {
+	s.t.Helper()
+	var self atomic.Pointer[proc]
+	p := s.spawnWith(func(o *pawl.Options) {
+		o.Hooks.At = func(at hooks.Point, _, step string) {
+			p := self.Load()
+			if p == nil {
+				return
+			}
+			if when(at, step) {
+				p.kill()
+			}
+			if at != hooks.CommitSending && at != hooks.TxCommitting && p.store.dead.Load() {
+				<-s.over
+			}
+		}
+	}, defs...)
+	self.Store(p)
+	return p
+}
+
 // C41, C42, FR-107: whatever becomes of the list between executions, an item runs once, by its id.
 func TestBatchOverAnyList(t *testing.T) {
 	for seed := range uint64(12) {
@@ -174,21 +196,15 @@ func TestBatchOverAnyList(t *testing.T) {
 					defer mu.Unlock()
 					return append(slices.Clone(list), "hold")
 				}
-				var p *proc
 				ran, stop := 0, 1+rnd.IntN(20)
-				die := func(at hooks.Point, _, name string) {
-					if at == hooks.EffectDone && strings.Contains(name, "write") {
-						mu.Lock()
-						ran++
-						last := ran == stop
-						mu.Unlock()
-						if last {
-							p.kill()
-						}
-						if p.store.dead.Load() {
-							<-s.over
-						}
+				die := func(at hooks.Point, name string) bool {
+					if at != hooks.EffectDone || !strings.Contains(name, "write") {
+						return false
 					}
+					mu.Lock()
+					defer mu.Unlock()
+					ran++
+					return stop > 0 && ran >= stop
 				}
 				open := make(chan struct{}) // the batch does not end before
 				s.on("write hold", func(ctx context.Context, _ int) (string, error) {
@@ -200,7 +216,7 @@ func TestBatchOverAnyList(t *testing.T) {
 					}
 				})
 				w := s.batched(fault.KindKeyed, items, pawl.AtOnce(3))
-				p = s.spawnWith(func(o *pawl.Options) { o.Hooks.At = die }, w)
+				p := s.doomed(die, w)
 				id := begin(s, w, "x")
 				ever := map[string]bool{}
 				for range 3 {
@@ -214,7 +230,7 @@ func TestBatchOverAnyList(t *testing.T) {
 					list = append([]string{fmt.Sprintf("new%d", rnd.IntN(1000))}, list[1+rnd.IntN(2):]...)
 					stop = ran + 1 + rnd.IntN(5)
 					mu.Unlock()
-					p = s.spawnWith(func(o *pawl.Options) { o.Hooks.At = die }, w)
+					p = s.doomed(die, w)
 				}
 				time.Sleep(20 * time.Second) // bubble
 				p.kill()
@@ -363,23 +379,16 @@ func TestBatchOfThousands(t *testing.T) {
 			}, pawl.AtOnce(limit))
 			return told(res, err)
 		})
-		var p *proc
-		die := func(at hooks.Point, _, _ string) {
-			if at == hooks.EffectDone {
-				mu.Lock()
-				ran++
-				last := ran == stop
-				mu.Unlock()
-				if last {
-					p.kill()
-				}
+		die := func(at hooks.Point, _ string) bool {
+			if at != hooks.EffectDone {
+				return false
 			}
-			if at != hooks.CommitSending && at != hooks.TxCommitting && p.store.dead.Load() {
-				<-s.over
-			}
+			mu.Lock()
+			defer mu.Unlock()
+			ran++
+			return stop > 0 && ran >= stop
 		}
-		spawn := func() { p = s.spawnWith(func(o *pawl.Options) { o.Hooks.At = die }, w) }
-		spawn()
+		p := s.doomed(die, w)
 		id := begin(s, w, "x")
 		for range 5 {
 			for !p.store.dead.Load() {
@@ -388,7 +397,7 @@ func TestBatchOfThousands(t *testing.T) {
 			mu.Lock()
 			stop = ran + n/4
 			mu.Unlock()
-			spawn()
+			p = s.doomed(die, w)
 		}
 		mu.Lock()
 		stop = 0
