@@ -163,6 +163,9 @@ type startOptions struct {
 	hasKey bool
 	again  bool
 	queue  string
+
+	priority int
+	share    Key
 }
 
 type startFunc func(*startOptions)
@@ -175,7 +178,8 @@ func (k Key) start(o *startOptions) { o.key, o.hasKey = k, true }
 // cancelled; the retry counts as new. A step that may have happened is asked about before it runs again. It needs a [Key].
 func Again() StartOption { return startFunc(func(o *startOptions) { o.again = true }) }
 
-// Queue names where the run waits. The default is its workflow's name.
+// Queue names where the run waits. The default is its workflow's name. Queues are few: each costs every claim a look-up.
+// Where there is one for each customer, use [Share].
 func Queue(name string) StartOption { return startFunc(func(o *startOptions) { o.queue = name }) }
 
 // RepeatableOption is an option of [Repeatable].

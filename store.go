@@ -104,6 +104,7 @@ type Txn interface {
 	RunRows
 	StepRows
 	PeopleRows
+	QueueRows
 
 	// Now is the store's clock at this moment, not at the start of the transaction.
 	Now(ctx context.Context) (int64, error)
@@ -189,6 +190,59 @@ type PeopleRows interface {
 	ExtendLease(ctx context.Context, id WorkerID) (bool, error)
 }
 
+// QueueRows are the operations on queues and lanes.
+type QueueRows interface {
+	// Queue returns the row of a queue, locked until the transaction ends unless it only reads. A queue that has no row
+	// gets one without settings, if the transaction does not only read.
+	Queue(ctx context.Context, name string) (*QueueRow, error)
+	// Queues returns all rows, in the order of their names.
+	Queues(ctx context.Context) ([]QueueRow, error)
+	// SaveQueue writes the settings and the pause of a queue, Turn and Spent as they are stored. If they are the first
+	// that claims have to heed, what is running of the queue counts from now on.
+	SaveQueue(ctx context.Context, q *QueueRow) error
+	// Backlog counts what waits in queues and what is running of them, by queue, up to most runs of each workflow version.
+	Backlog(ctx context.Context, most int) (map[string]Backlog, error)
+	// HoldLane lets no step of the lane begin an attempt before until, unless it is held for longer already.
+	HoldLane(ctx context.Context, l LaneRow) error
+	// Lane returns until when the lane is held; 0 if it is not.
+	Lane(ctx context.Context, name string) (until int64, err error)
+	// Lanes returns the lanes that are held now.
+	Lanes(ctx context.Context) ([]LaneRow, error)
+}
+
+// QueueRow is the settings of a queue as stored, and what claims remember of it. Zero limits are none.
+type QueueRow struct {
+	Name        string
+	PausedAt    int64 // 0 not paused
+	PausedBy    string
+	PausedWhy   string
+	MaxRunning  int
+	MaxPerShare int
+	Rate        int   // runs that may begin …
+	RatePer     int64 // … in so many microseconds …
+	Burst       int   // … and how many of them at once
+	Shared      bool  // runs with shares have been started in it
+	Spent       int64 // the rate is used up to this time
+	Turn        Key   // the share that had its turn last
+	Changed     int64 // when a person changed it last
+}
+
+// Backlog is what a queue holds.
+type Backlog struct {
+	Due     int   // may be claimed now
+	Later   int   // wait for a time
+	More    bool  // there are more than were counted
+	Running int   // owned by workers
+	Oldest  int64 // since when the first has been due; 0 none
+}
+
+// LaneRow is a lane that is held as stored.
+type LaneRow struct {
+	Name  string
+	Until int64
+	Why   string
+}
+
 // Leases is what a worker calls in its loops. No call touches a row of a run that the worker does not hold or take.
 type Leases interface {
 	// Register adds the worker's row with a lease and the workflow versions it has.
@@ -197,8 +251,11 @@ type Leases interface {
 	Heartbeat(ctx context.Context, w WorkerRow) (*Beat, error)
 	// Unregister ends the worker's lease at once. Runs it still owns are then abandoned.
 	Unregister(ctx context.Context, id WorkerID) error
-	// Claim takes up to c.Limit runs in one statement: due ones, and, if c.Expired, those whose owner's lease is
-	// over. Each gets the next epoch, c.Token and the worker as owner.
+	// Claim takes up to c.Limit runs: due ones, and, if c.Expired, those whose owner's lease is over. Each gets the next
+	// epoch, c.Token and the worker as owner. It is one statement unless a queue of the worker's has settings to heed:
+	// nothing is taken from a paused queue, and no more than a queue's limits allow; a run of a lost worker has its slot
+	// already. Of what may be taken, the longest due comes first, after [RunRow.Priority] minutes of head start, and where
+	// runs have shares, one share after the other.
 	Claim(ctx context.Context, c Claim) ([]Claimed, error)
 	// ReleaseLost queues a run that the worker's row owns but the worker does not hold, if the epoch is still that.
 	ReleaseLost(ctx context.Context, id WorkerID, run RunID, epoch int64) (bool, error)
@@ -283,6 +340,8 @@ type RunRow struct {
 	NewKeys  bool   // a fork with operation keys of its own
 	OwnKeys  string // steps that a fork gave an operation key of its own: a line each, the fork's id and the path
 	Queue    string
+	Priority int // minutes of head start in its queue
+	Share    Key // whose turn it is in its queue, "" nobody's
 
 	State     RunState
 	Due       int64 // when it may be claimed; 0 unless queued or waiting
@@ -483,6 +542,7 @@ type Claimed struct {
 	From   RunState // the state it was taken from; Running means that its owner was lost
 	Owner  WorkerID // the lost owner
 	Before int64    // when that one had claimed it
+	Slot   bool     // it has a slot of a queue with limits: its end may let another run of the queue begin
 }
 
 // Finding is one thing that the doctor found.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pawlrun/pawl"
 	"github.com/pawlrun/pawl/internal/hooks"
+	"github.com/pawlrun/pawl/internal/pgset"
 	"github.com/pawlrun/pawl/internal/sqlstore"
 )
 
@@ -54,6 +55,7 @@ func dialect(h hooks.Store, weak *defaults) sqlstore.Dialect {
 		Send:          weak.send,
 		SendBatch:     weak.sendBatch,
 		Begin:         weak.begin,
+		Steady:        "SELECT " + pgset.SetSteady,
 		Classify:      classify,
 		CommitUnknown: commitUnknown,
 		Settings:      func(ctx context.Context, db *sql.DB) ([]pawl.Finding, error) { return settings(ctx, db) },
