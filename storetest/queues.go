@@ -205,9 +205,11 @@ func testQueueLimitRace(t *testing.T, f *fixture) {
 				if running > limit {
 					t.Errorf("%d runs are running, the limit is %d", running, limit)
 				}
-				running -= len(got) // before they are let go, so that the count is never too high
 				total += len(got)
 				done := total == 60
+				mu.Unlock()
+				mu.Lock()
+				running -= len(got) // before they are let go, so that the count is never too high
 				mu.Unlock()
 				for _, c := range got {
 					if err := f.change(c.Row.ID, func(r *pawl.RunRow) { r.State, r.Epoch = pawl.Succeeded, r.Epoch+1 }); err != nil {
