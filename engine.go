@@ -38,6 +38,7 @@ type Engine struct {
 	waiters map[RunID][]chan *RunRow
 	space   string // the namespace of operation keys, once read
 	workers []*worker
+	lanes   map[string]laneSeen
 	heeded  map[string]time.Time // queues in which no run begins at its start, for so long
 }
 
@@ -48,7 +49,7 @@ func New(s Store, o *Options, defs ...Definition) (*Engine, error) {
 		return nil, errors.New("pawl: New needs a store: open one with sqlite.Open or postgres.Open")
 	}
 	e := &Engine{store: s, defs: make(map[VersionID]*definition), wake: make(chan struct{}, 1),
-		waiters: make(map[RunID][]chan *RunRow), heeded: make(map[string]time.Time)}
+		waiters: make(map[RunID][]chan *RunRow), heeded: make(map[string]time.Time), lanes: make(map[string]laneSeen)}
 	if o != nil {
 		e.o = *o
 	}

@@ -211,6 +211,7 @@ type StepOption interface {
 type stepOptions struct {
 	policy     fault.Policy
 	timeout    time.Duration
+	lane       string
 	paid       bool
 	keyTTL     time.Duration
 	settle     time.Duration

@@ -28,6 +28,10 @@ type startFlags struct {
 	key     string
 	version string
 	again   bool
+
+	queue    string
+	share    string
+	priority int
 	wait    bool
 }
 
@@ -49,6 +53,9 @@ the run. With --key, a run that was started with that key and the same input is 
 	cmd.Flags().StringVar(&f.key, "key", "", "product key, such as ticket:42: the same key and input are one run")
 	cmd.Flags().StringVar(&f.version, "version", "", "version of the workflow (default the newest this program has)")
 	cmd.Flags().BoolVar(&f.again, "again", false, "retry the key's newest run if it failed or was cancelled")
+	cmd.Flags().StringVar(&f.queue, "queue", "", "where the run waits (default the workflow's name)")
+	cmd.Flags().StringVar(&f.share, "share", "", "on whose behalf: shares of a queue take turns")
+	cmd.Flags().IntVar(&f.priority, "priority", 0, "minutes of head start over other runs, -100 to 100")
 	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait for the end and print the result; exit 5 if a person must answer")
 	return cmd
 }
@@ -74,6 +81,7 @@ func (a *app) start(cmd *cobra.Command, f *startFlags, args []string) error {
 		}
 		opts = append(opts, pawl.Again())
 	}
+	opts = append(opts, pawl.Queue(f.queue), pawl.Share(pawl.Key(f.share)), pawl.Priority(f.priority))
 	input, err := a.input(cmd, args[1:])
 	if err != nil {
 		return err
