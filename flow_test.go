@@ -1,6 +1,7 @@
 package pawl_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -46,14 +47,14 @@ func (o *overlap) begun() []string {
 	return append([]string(nil), o.order...)
 }
 
-// lasting is a workflow whose runs do nothing for d in one step.
+// lasting is a workflow whose runs do nothing for d in one step; a d of 0 stands for about a second.
 func lasting(o *overlap, d time.Duration) *pawl.Workflow[string, string] {
 	return flow("lasting", "v1", func(run *pawl.Run, in string) (string, error) {
 		return pawl.Repeatable(run, "work", in, func(ctx context.Context, in string) (string, error) {
 			o.enter(in)
 			defer o.leave(in)
 			select {
-			case <-time.After(d):
+			case <-time.After(cmp.Or(d, time.Second+rand.N(time.Second/2))):
 				return in, nil
 			case <-ctx.Done():
 				return "", context.Cause(ctx)
@@ -116,7 +117,7 @@ func TestSharesTakeTurns(t *testing.T) {
 		}
 		const slots = 4
 		o := newOverlap()
-		w := lasting(o, time.Second)
+		w := lasting(o, 0) // each another time, so that slots become free one by one
 		s.many(w, backlog, "a", pawl.Share("a"))
 		s.spawnWith(func(o *pawl.Options) { o.Slots = slots }, w)
 		time.Sleep(20*time.Second + 500*time.Millisecond) // bubble
@@ -195,7 +196,7 @@ func TestLimitsOfAQueue(t *testing.T) {
 		if got := fmt.Sprint(o.most); got != "map[a:2 b:2 c:2]" {
 			t.Errorf("at most %s of a share were running at once, want 2", got)
 		}
-		if took := time.Since(begun); took > 30*time.Second {
+		if took := time.Since(begun); took > 15*time.Second {
 			t.Errorf("thirty runs of two seconds took %v, want five at a time", took)
 		}
 	})
@@ -299,7 +300,56 @@ func TestBadQueues(t *testing.T) {
 	})
 }
 
-// Workers of two processes race for the one slot, on real transactions.
+// A pause is read by the claim itself: it holds from its commit on, also in a process that knows nothing of it (FR-128).
+func TestPauseHoldsForOtherProcesses(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	here, there := openPostgres(t, url), openPostgres(t, url)
+	w := pawl.Define("paused", "v1", func(*pawl.Run, int) (int, error) { return 0, nil })
+	desk, err := pawl.New(here, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := []pawl.VersionID{pawl.NameOf(w)}
+	rival := pawl.WorkerRow{ID: "7d444840-9dc0-11d1-b245-5ffdce74fad2", Lease: time.Minute}
+	if err := there.Register(t.Context(), rival, has); err != nil {
+		t.Fatal(err)
+	}
+	claim := func() int {
+		got, err := there.Claim(t.Context(), pawl.Claim{Worker: rival.ID, Has: has, Limit: 10, Token: 5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(got)
+	}
+	claim() // it knows of no settings
+	for _, change := range []func(context.Context, string, pawl.Act) error{desk.PauseQueue, func(ctx context.Context, name string, a pawl.Act) error {
+		if err := desk.SetQueue(ctx, name, pawl.QueueSettings{MaxRunning: 1}, a); err != nil {
+			return err
+		}
+		return desk.ResumeQueue(ctx, name, a)
+	}} {
+		if err := change(t.Context(), "paused", ann); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if _, err := w.Start(t.Context(), desk, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := claim(); n > 0 {
+			t.Errorf("%d runs were claimed from a queue that has settings, by a process that does not know them", n)
+		}
+	}
+	if _, _, err := there.Due(t.Context(), rival.ID); err != nil { // now it has looked
+		t.Fatal(err)
+	}
+	if n := claim(); n != 1 {
+		t.Errorf("%d runs were claimed, the limit is 1", n)
+	}
+}
+
+// Workers of three processes race for the one slot, on real transactions.
 func TestOneSlotOnPostgres(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)

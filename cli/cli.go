@@ -118,7 +118,7 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict or stale, 5 needs a
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
 	root.PersistentFlags().StringVar(&a.db, "db", "", "database: a SQLite file or a postgres:// URL (default $PAWL_DB, else "+a.o.db()+")")
 	root.PersistentFlags().VarP(&a.format, "output", "o", "output: text, json or jsonl")
-	root.AddCommand(a.workCmd(), a.startCmd(), a.runsCmd(), a.inboxCmd(), a.resolveCmd(), a.queuesCmd(), a.doctorCmd(), a.pruneCmd(), a.migrateCmd(), a.faultsCmd(), a.versionCmd())
+	root.AddCommand(a.workCmd(), a.startCmd(), a.runsCmd(), a.inboxCmd(), a.resolveCmd(), a.queuesCmd(), a.lanesCmd(), a.doctorCmd(), a.pruneCmd(), a.migrateCmd(), a.faultsCmd(), a.versionCmd())
 	root.AddCommand(a.o.Commands...)
 	for _, cmd := range a.o.Commands {
 		argsAreUsage(cmd)

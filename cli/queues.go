@@ -53,6 +53,37 @@ func (a *app) queuesListCmd() *cobra.Command {
 	}
 }
 
+func (a *app) lanesCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "lanes",
+		Short: "List lanes that wait because a provider said so",
+		Long: `List lanes that wait because a provider said so, with the time until which no step of them begins an attempt. A lane is a
+provider, an account and a model, as the steps name it.`,
+		Example: "  " + a.o.name() + " lanes",
+		Args:    takes(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd, look, func(ctx context.Context, s *session) error {
+				lanes, err := s.Lanes(ctx)
+				if err != nil {
+					return err
+				}
+				if a.format != text {
+					return printList(a, lanes)
+				}
+				if len(lanes) == 0 {
+					a.note("no lane waits")
+					return nil
+				}
+				t := newTable("LANE", "UNTIL", "WHY")
+				for _, l := range lanes {
+					t.row(l.Name, when(l.Until), l.Why)
+				}
+				return a.columns(t, "")
+			})
+		},
+	}
+}
+
 func queueTable(queues []pawl.QueueInfo) *table {
 	t := newTable("QUEUE", "DUE", "LATER", "RUNNING", "OLDEST DUE", "LIMITS", "NOTE")
 	for i := range queues {
@@ -175,6 +206,9 @@ they are more than a new limit.`,
 			changed := cmd.Flags().Changed
 			if !changed("max-running") && !changed("max-per-share") && !changed("rate") && !changed("burst") {
 				return usage(cmd, "nothing to set: give --max-running, --max-per-share, --rate or --burst")
+			}
+			if min(want.MaxRunning, want.MaxPerShare, want.Burst) < 0 {
+				return usage(cmd, "a limit must not be negative: want 0 for none")
 			}
 			return a.with(cmd, look, func(ctx context.Context, s *session) error {
 				q, err := s.queue(ctx, args[0])

@@ -32,7 +32,7 @@ type startFlags struct {
 	queue    string
 	share    string
 	priority int
-	wait    bool
+	wait     bool
 }
 
 func (a *app) startCmd() *cobra.Command {
@@ -80,6 +80,9 @@ func (a *app) start(cmd *cobra.Command, f *startFlags, args []string) error {
 			return usage(cmd, "--again needs --key")
 		}
 		opts = append(opts, pawl.Again())
+	}
+	if f.priority < -pawl.MostPriority || f.priority > pawl.MostPriority {
+		return usage(cmd, "--priority is %d: want -%d to %d", f.priority, pawl.MostPriority, pawl.MostPriority)
 	}
 	opts = append(opts, pawl.Queue(f.queue), pawl.Share(pawl.Key(f.share)), pawl.Priority(f.priority))
 	input, err := a.input(cmd, args[1:])
