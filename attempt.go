@@ -403,6 +403,9 @@ func (s *stepRun) attempts() ([]byte, error) {
 				return nil, err
 			}
 		}
+		if err := s.inLane(); err != nil {
+			return nil, err
+		}
 		row := s.next(s.row)
 		if !s.ready(row) {
 			return nil, s.b.suspend()

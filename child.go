@@ -82,7 +82,8 @@ func (c *childCall) begin(ctx context.Context, tx Txn, row *StepRow, now int64) 
 	}
 	id := newRunID()
 	fresh := RunRow{ID: id, Lineage: id, Workflow: c.def.Workflow, Version: c.def.Version, KeyName: c.def.keyName, Key: c.o.key,
-		Queue: cmpOr(c.o.queue, c.def.Workflow), State: Queued, Input: input, InputHash: hash, Called: true}
+		Queue: cmpOr(c.o.queue, c.def.Workflow), Priority: c.o.priority, Share: c.o.share, State: Queued, Input: input, InputHash: hash,
+		Called: true}
 	c.o.times(&fresh)
 	found, err := c.find(ctx, tx, &fresh)
 	switch {

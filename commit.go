@@ -18,6 +18,7 @@ type stepOp struct {
 	attempt int         // the stored attempt a move expects
 	lost    *AttemptRow // an attempt that ended without success, recorded with it
 	entry   *EntryRow   // an inbox entry that it opens
+	lane    *laneHold   // a lane that it holds
 	mark    bool        // only MarkStep
 	// also runs in the transaction, before the row is written, and may change it; errSettled leaves it as it is stored.
 	also    func(ctx context.Context, tx Txn, row *StepRow, now int64) error
@@ -42,7 +43,7 @@ func (q *write) change() (c Change, ok bool) {
 	for i := range q.ops {
 		op := &q.ops[i]
 		switch {
-		case op.mark, op.lost != nil, op.entry != nil, op.also != nil:
+		case op.mark, op.lost != nil, op.entry != nil, op.also != nil, op.lane != nil:
 			return c, false
 		case op.insert:
 			c.Insert = append(c.Insert, op.row)
@@ -253,6 +254,9 @@ func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) err
 		if err := tx.AddAttempt(ctx, op.lost); err != nil {
 			return err
 		}
+	}
+	if err := op.lane.apply(ctx, tx, now); err != nil {
+		return err
 	}
 	if op.entry != nil {
 		return tx.OpenEntry(ctx, op.entry)

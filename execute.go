@@ -35,6 +35,7 @@ type execution struct {
 	from   RunState
 	lost   WorkerID // the owner it was taken from …
 	before int64    // … and when that one had claimed it
+	slot   bool     // it has a slot of a queue with limits
 	dry    *dryRun  // a plan's replay: nothing is executed or written
 	ending atomic.Bool
 	cost   atomic.Int64       // estimated, of the attempts so far, if it is limited or since this claim
