@@ -264,6 +264,11 @@ func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) err
 			return fmt.Errorf("step %q is not at attempt %d any more: %w", op.row.Name, op.attempt, ErrLeaseLost)
 		}
 	}
+	return op.applyRest(ctx, tx, now)
+}
+
+// applyRest writes what goes with the row.
+func (op *stepOp) applyRest(ctx context.Context, tx Txn, now int64) error {
 	if op.lost != nil {
 		op.lost.Ended = now
 		resolve(now, &op.lost.Begun)

@@ -294,7 +294,7 @@ func TestBadQueues(t *testing.T) {
 		mentions(t, start(pawl.Priority(101)), "Priority(101)", "-100 to 100")
 		mentions(t, start(pawl.Share("a\nb")), "Share")
 		mentions(t, s.desk.SetQueue(t.Context(), "q", pawl.QueueSettings{MaxRunning: -1}, ann), `queue "q"`, "negative")
-		mentions(t, s.desk.SetQueue(t.Context(), "q", pawl.QueueSettings{Burst: 1}, ann), "need a Rate")
+		mentions(t, s.desk.SetQueue(t.Context(), "q", pawl.QueueSettings{Burst: 1}, ann), "needs a Rate")
 		mentions(t, s.desk.SetQueue(t.Context(), "", pawl.QueueSettings{}, ann), "queue")
 		mentions(t, s.desk.PauseQueue(t.Context(), "q", pawl.Act{}), "By")
 	})
