@@ -29,9 +29,10 @@ test: ## all tests, on SQLite and on a real PostgreSQL, with the race detector; 
 	go test -short -timeout 20m ./internal/torture
 	cd internal/sdktest && go test -timeout 20m ./...
 
-crash: ## the whole crash matrix: every point, every kind, both stores, SIGKILL and SIGSTOP (about 4 minutes)
+crash: ## the whole crash matrix: every point, every kind, both stores, SIGKILL and SIGSTOP (about 10 minutes)
 	@scripts/need-cc
 	@scripts/need-postgres
+	go test -timeout 30m . -args -thorough
 	go test -race -timeout 30m ./internal/crashtest
 
 torture: ## kills, freezes and cuts off workers at random and counts: MINUTES=5 STORE=sqlite|postgres|both SEED=0 (a new one)

@@ -248,6 +248,11 @@ func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) err
 	if err := op.put(ctx, tx); err != nil {
 		return err
 	}
+	return op.applyRest(ctx, tx, now)
+}
+
+// applyRest writes what goes with the row.
+func (op *stepOp) applyRest(ctx context.Context, tx Txn, now int64) error {
 	if op.lost != nil {
 		op.lost.Ended = now
 		resolve(now, &op.lost.Begun)

@@ -67,11 +67,11 @@ func (s *QueueSettings) check() error {
 	case s.MaxRunning < 0 || s.MaxPerShare < 0 || s.Rate < 0 || s.Burst < 0 || s.Per < 0:
 		return errors.New("limits must not be negative: want 0 for none")
 	case s.Rate == 0 && (s.Per != 0 || s.Burst != 0):
-		return errors.New("Per and Burst need a Rate")
+		return errors.New("a Per or a Burst needs a Rate")
 	case max(s.MaxRunning, s.MaxPerShare, s.Rate, s.Burst) > math.MaxInt32:
 		return fmt.Errorf("a limit is above %d: want 0 for none", math.MaxInt32)
 	case s.Per > 366*24*time.Hour:
-		return fmt.Errorf("Per is %v: want a year at most", s.Per)
+		return fmt.Errorf("the time Per is %v: want a year at most", s.Per)
 	case s.Rate > 0 && s.per()/time.Duration(s.Rate) < time.Microsecond:
 		return fmt.Errorf("a rate of %d in %v is above one in a microsecond: want 0 for none", s.Rate, s.per())
 	}

@@ -111,10 +111,7 @@ func TestPriorityAges(t *testing.T) {
 // One tenant's backlog does not keep another one's run waiting for more than the runs that are running (FR-117).
 func TestSharesTakeTurns(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		backlog := 100_000
-		if testing.Short() {
-			backlog = 5_000
-		}
+		backlog := upTo(5_000, 100_000)
 		const slots = 4
 		o := newOverlap()
 		w := lasting(o, 0) // each another time, so that slots become free one by one
@@ -144,10 +141,7 @@ func TestSharesTakeTurns(t *testing.T) {
 // starts at once (FR-118, FR-120), and a holder that comes back gives nothing free twice (FR-119).
 func TestLimitHoldsOverKills(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		rounds := 60
-		if testing.Short() {
-			rounds = 15
-		}
+		rounds := upTo(10, 60)
 		o := newOverlap()
 		w := lasting(o, 2*time.Second)
 		s.set("lasting", pawl.QueueSettings{MaxRunning: 1})
@@ -294,7 +288,7 @@ func TestBadQueues(t *testing.T) {
 		mentions(t, start(pawl.Priority(101)), "Priority(101)", "-100 to 100")
 		mentions(t, start(pawl.Share("a\nb")), "Share")
 		mentions(t, s.desk.SetQueue(t.Context(), "q", pawl.QueueSettings{MaxRunning: -1}, ann), `queue "q"`, "negative")
-		mentions(t, s.desk.SetQueue(t.Context(), "q", pawl.QueueSettings{Burst: 1}, ann), "need a Rate")
+		mentions(t, s.desk.SetQueue(t.Context(), "q", pawl.QueueSettings{Burst: 1}, ann), "needs a Rate")
 		mentions(t, s.desk.SetQueue(t.Context(), "", pawl.QueueSettings{}, ann), "queue")
 		mentions(t, s.desk.PauseQueue(t.Context(), "q", pawl.Act{}), "By")
 	})

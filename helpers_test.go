@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +17,16 @@ import (
 	"github.com/pawlrun/pawl/fault"
 	"github.com/pawlrun/pawl/internal/hooks"
 )
+
+var thorough = flag.Bool("thorough", false, "all of the long schedules and crash matrices, as `make crash` plays them")
+
+// upTo is how far a test goes: to few, or to all if there is time.
+func upTo(few, all int) int {
+	if *thorough {
+		return all
+	}
+	return few
+}
 
 // stage is a bench with several worker processes, any of which may die, and with scripted effects.
 type stage struct {

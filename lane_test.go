@@ -17,8 +17,8 @@ func throttled(d time.Duration) error {
 }
 
 // asks is a workflow of one step in a lane.
-func asks(s *stage, kind func(run *pawl.Run, name, in string, opts ...any) (string, error), lane string) *pawl.Workflow[string, string] {
-	return flow("ask", "v1", func(run *pawl.Run, in string) (string, error) { return kind(run, "call", in, pawl.Lane(lane)) })
+func asks(kind func(run *pawl.Run, name, in string, opts ...any) (string, error)) *pawl.Workflow[string, string] {
+	return flow("ask", "v1", func(run *pawl.Run, in string) (string, error) { return kind(run, "call", in, pawl.Lane("openai/a/m")) })
 }
 
 // When a provider says "wait", every step of the lane waits, in all runs and processes, without an attempt being spent, and
@@ -43,7 +43,7 @@ func TestLaneWaitsAsAWhole(t *testing.T) {
 					}
 					return "ok", nil
 				})
-				w := asks(s, do(s), "openai/a/m")
+				w := asks(do(s))
 				s.spawn("b1", w)
 				ids := []pawl.RunID{begin(s, w, "first")}
 				s.reach(ids[0], pawl.Waiting)
@@ -101,7 +101,7 @@ func TestLaneSurvivesAKill(t *testing.T) {
 					}
 					return "ok", nil
 				})
-				w := asks(s, s.rep, "openai/a/m")
+				w := asks(s.rep)
 				var p *proc
 				p = s.spawnWith(func(o *pawl.Options) {
 					o.Hooks.At = func(at hooks.Point, _, _ string) {
@@ -137,7 +137,7 @@ func TestLaneShortWait(t *testing.T) {
 			}
 			return "ok", nil
 		})
-		w := asks(s, s.rep, "openai/a/m")
+		w := asks(s.rep)
 		s.spawn("b1", w)
 		first, second := begin(s, w, "x"), begin(s, w, "y")
 		for _, id := range []pawl.RunID{first, second} {

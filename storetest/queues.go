@@ -41,10 +41,11 @@ func (f *fixture) in(n int, set func(r *pawl.RunRow)) []pawl.RunRow {
 	return rows
 }
 
-func (f *fixture) setQueue(name string, set func(q *pawl.QueueRow)) {
+// setQueue changes the settings of the queue of newRun.
+func (f *fixture) setQueue(set func(q *pawl.QueueRow)) {
 	f.t.Helper()
 	f.update(func(ctx context.Context, tx pawl.Txn) error {
-		q, err := tx.Queue(ctx, name)
+		q, err := tx.Queue(ctx, "refund")
 		if err != nil {
 			return err
 		}
@@ -118,7 +119,7 @@ func testQueuePause(t *testing.T, f *fixture) {
 	f.runs(3)
 	other := f.in(1, func(r *pawl.RunRow) { r.Queue = "other" })[0].ID
 	f.advance(time.Minute)
-	f.setQueue("refund", func(q *pawl.QueueRow) { q.PausedAt, q.PausedBy, q.PausedWhy = f.now(), "ann", "incident" })
+	f.setQueue(func(q *pawl.QueueRow) { q.PausedAt, q.PausedBy, q.PausedWhy = f.now(), "ann", "incident" })
 	w := f.worker(time.Hour, v1)
 	for range 2 {
 		for _, c := range f.claim(w, 10, expired, suspect) {
@@ -127,7 +128,7 @@ func testQueuePause(t *testing.T, f *fixture) {
 			}
 		}
 	}
-	f.setQueue("refund", func(q *pawl.QueueRow) {
+	f.setQueue(func(q *pawl.QueueRow) {
 		if q.PausedBy != "ann" || q.PausedWhy != "incident" {
 			t.Errorf("paused by %q because of %q, want what was stored", q.PausedBy, q.PausedWhy)
 		}
@@ -140,7 +141,7 @@ func testQueuePause(t *testing.T, f *fixture) {
 }
 
 func testQueueLimit(t *testing.T, f *fixture) {
-	f.setQueue("refund", func(q *pawl.QueueRow) { q.MaxRunning = 2 })
+	f.setQueue(func(q *pawl.QueueRow) { q.MaxRunning = 2 })
 	f.runs(5)
 	a, b := f.worker(10*time.Second, v1), f.worker(time.Hour, v1)
 	got := f.claim(a, 10)
@@ -174,7 +175,7 @@ func testQueueLimitLate(t *testing.T, f *fixture) {
 	f.runs(4)
 	w := f.worker(time.Hour, v1)
 	got := f.claim(w, 2)
-	f.setQueue("refund", func(q *pawl.QueueRow) { q.MaxRunning = 2 })
+	f.setQueue(func(q *pawl.QueueRow) { q.MaxRunning = 2 })
 	if more := f.claim(w, 10); len(more) != 0 {
 		t.Errorf("taken beside what was running before the limit: %s", ids(more))
 	}
@@ -186,7 +187,7 @@ func testQueueLimitLate(t *testing.T, f *fixture) {
 
 func testQueueLimitRace(t *testing.T, f *fixture) {
 	const limit = 3
-	f.setQueue("refund", func(q *pawl.QueueRow) { q.MaxRunning = limit })
+	f.setQueue(func(q *pawl.QueueRow) { q.MaxRunning = limit })
 	f.runs(60)
 	var mu sync.Mutex // guards both below
 	running, total := 0, 0
@@ -252,7 +253,7 @@ func testQueueTurns(t *testing.T, f *fixture) {
 }
 
 func testQueuePerShare(t *testing.T, f *fixture) {
-	f.setQueue("refund", func(q *pawl.QueueRow) { q.MaxRunning, q.MaxPerShare = 5, 2 })
+	f.setQueue(func(q *pawl.QueueRow) { q.MaxRunning, q.MaxPerShare = 5, 2 })
 	for _, k := range []pawl.Key{"a", "a", "a", "a", "b", "c", "c", "c"} {
 		f.in(1, func(r *pawl.RunRow) { r.Share = k })
 	}
@@ -304,7 +305,7 @@ func testQueueLaterShares(t *testing.T, f *fixture) {
 }
 
 func testQueueRate(t *testing.T, f *fixture) {
-	f.setQueue("refund", func(q *pawl.QueueRow) { q.Rate, q.RatePer = 3, time.Minute.Microseconds() })
+	f.setQueue(func(q *pawl.QueueRow) { q.Rate, q.RatePer = 3, time.Minute.Microseconds() })
 	f.runs(20)
 	w := f.worker(time.Hour, v1)
 	take := func(want int, when string) {
@@ -321,7 +322,7 @@ func testQueueRate(t *testing.T, f *fixture) {
 	take(1, "after a third of the time")
 	f.advance(time.Hour)
 	take(3, "after an hour without any")
-	f.setQueue("refund", func(q *pawl.QueueRow) { q.Burst = 1 })
+	f.setQueue(func(q *pawl.QueueRow) { q.Burst = 1 })
 	f.advance(time.Hour)
 	take(1, "one at once")
 }
@@ -346,7 +347,7 @@ func testQueueBorn(t *testing.T, f *fixture) {
 		"limited": func(q *pawl.QueueRow) { q.MaxRunning = 9 },
 		"rated":   func(q *pawl.QueueRow) { q.Rate, q.RatePer = 1, 1e6 },
 	} {
-		f.setQueue("refund", func(q *pawl.QueueRow) {
+		f.setQueue(func(q *pawl.QueueRow) {
 			*q = pawl.QueueRow{Name: q.Name}
 			set(q)
 		})
@@ -354,7 +355,7 @@ func testQueueBorn(t *testing.T, f *fixture) {
 			t.Errorf("a run was added as running to a queue that is %s: %v, want ErrOneByOne", what, err)
 		}
 	}
-	f.setQueue("refund", func(q *pawl.QueueRow) { *q = pawl.QueueRow{Name: q.Name} })
+	f.setQueue(func(q *pawl.QueueRow) { *q = pawl.QueueRow{Name: q.Name} })
 	f.ok(born())
 }
 
@@ -368,9 +369,9 @@ func testQueueDue(t *testing.T, f *fixture) {
 	}
 	f.runs(2)
 	due(true, "free")
-	f.setQueue("refund", func(q *pawl.QueueRow) { q.PausedAt = 1 })
+	f.setQueue(func(q *pawl.QueueRow) { q.PausedAt = 1 })
 	due(false, "paused")
-	f.setQueue("refund", func(q *pawl.QueueRow) { q.PausedAt, q.MaxRunning = 0, 1 })
+	f.setQueue(func(q *pawl.QueueRow) { q.PausedAt, q.MaxRunning = 0, 1 })
 	due(true, "limited")
 	f.claim(w, 10)
 	due(false, "full")
