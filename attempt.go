@@ -63,11 +63,11 @@ func (r *Run) step(c *stepCall) ([]byte, error) {
 	if c.wait != nil {
 		return s.await()
 	}
-	return s.act(r, json)
+	return s.act(json)
 }
 
 // act is the step call of a step with a callback.
-func (s *stepRun) act(r *Run, json []byte) (_ []byte, err error) {
+func (s *stepRun) act(json []byte) (_ []byte, err error) {
 	x, c, path := s.x, s.c, s.path
 	if c.intent() && c.kind != fault.KindRepeatable {
 		if s.in, err = x.e.seal(json); err != nil {
@@ -398,12 +398,7 @@ func (s *stepRun) attempts() ([]byte, error) {
 			s.markUncertain(s.row, nil)
 			return nil, s.b.waitFor(s.row)
 		}
-		if s.row != nil {
-			if err := s.overLimit(); err != nil {
-				return nil, err
-			}
-		}
-		if err := s.inLane(); err != nil {
+		if err := s.mayTry(); err != nil {
 			return nil, err
 		}
 		row := s.next(s.row)
@@ -431,6 +426,17 @@ func (s *stepRun) attempts() ([]byte, error) {
 			return nil, err
 		}
 	}
+}
+
+// mayTry says whether the run's limits and the step's lane let an attempt begin now. A step without a row has been asked
+// about limits before.
+func (s *stepRun) mayTry() error {
+	if s.row != nil {
+		if err := s.overLimit(); err != nil {
+			return err
+		}
+	}
+	return s.inLane()
 }
 
 // ready makes durable what must be before the attempt begins, and says whether it may begin.

@@ -64,6 +64,27 @@ the run. With --key, a run that was started with that key and the same input is 
 	return cmd
 }
 
+// when are the options that say when a run begins, before which others, and how long it may take.
+func (f *startFlags) when(cmd *cobra.Command) (opts []pawl.StartOption, err error) {
+	if f.at != "" {
+		at, err := parseAt(f.at)
+		if err != nil {
+			return nil, usage(cmd, "--at %s: want a time such as 2030-01-02T15:04:05Z, or a duration such as 90m", f.at)
+		}
+		opts = append(opts, pawl.At(at))
+	}
+	if cmd.Flags().Changed("deadline") {
+		if f.limit <= 0 {
+			return nil, usage(cmd, "--deadline %v: want a positive duration, such as 2h", f.limit)
+		}
+		opts = append(opts, pawl.Deadline(f.limit))
+	}
+	if f.priority < -pawl.MostPriority || f.priority > pawl.MostPriority {
+		return nil, usage(cmd, "--priority is %d: want -%d to %d", f.priority, pawl.MostPriority, pawl.MostPriority)
+	}
+	return append(opts, pawl.Queue(f.queue), pawl.Share(pawl.Key(f.share)), pawl.Priority(f.priority)), nil
+}
+
 func (a *app) start(cmd *cobra.Command, f *startFlags, args []string) error {
 	def, err := a.workflow(args[0], f.version)
 	if err != nil {
@@ -85,23 +106,11 @@ func (a *app) start(cmd *cobra.Command, f *startFlags, args []string) error {
 		}
 		opts = append(opts, pawl.Again())
 	}
-	if f.at != "" {
-		at, err := parseAt(f.at)
-		if err != nil {
-			return usage(cmd, "--at %s: want a time such as 2030-01-02T15:04:05Z, or a duration such as 90m", f.at)
-		}
-		opts = append(opts, pawl.At(at))
+	when, err := f.when(cmd)
+	if err != nil {
+		return err
 	}
-	if cmd.Flags().Changed("deadline") {
-		if f.limit <= 0 {
-			return usage(cmd, "--deadline %v: want a positive duration, such as 2h", f.limit)
-		}
-		opts = append(opts, pawl.Deadline(f.limit))
-	}
-	if f.priority < -pawl.MostPriority || f.priority > pawl.MostPriority {
-		return usage(cmd, "--priority is %d: want -%d to %d", f.priority, pawl.MostPriority, pawl.MostPriority)
-	}
-	opts = append(opts, pawl.Queue(f.queue), pawl.Share(pawl.Key(f.share)), pawl.Priority(f.priority))
+	opts = append(opts, when...)
 	input, err := a.input(cmd, args[1:])
 	if err != nil {
 		return err
