@@ -255,7 +255,7 @@ func TestTimedOutWaitTakesNothing(t *testing.T) {
 func TestAwaitSurvivesAKill(t *testing.T) {
 	points := []hooks.Point{hooks.Claimed, hooks.StepReached, hooks.BodyDone, hooks.CommitSending, hooks.ResultWritten, hooks.Ended}
 	for _, point := range points {
-		for nth := 1; nth <= upTo(2, 4); nth++ {
+		for nth := 1; nth <= upTo(1, 4); nth++ {
 			for _, early := range []bool{true, false} {
 				t.Run(fmt.Sprint(point, nth, early), func(t *testing.T) {
 					scene(t, func(t *testing.T, s *stage) {

@@ -111,7 +111,7 @@ func TestPriorityAges(t *testing.T) {
 // One tenant's backlog does not keep another one's run waiting for more than the runs that are running (FR-117).
 func TestSharesTakeTurns(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		backlog := upTo(5_000, 100_000)
+		backlog := upTo(2_000, 100_000)
 		const slots = 4
 		o := newOverlap()
 		w := lasting(o, 0) // each another time, so that slots become free one by one
@@ -141,7 +141,7 @@ func TestSharesTakeTurns(t *testing.T) {
 // starts at once (FR-118, FR-120), and a holder that comes back gives nothing free twice (FR-119).
 func TestLimitHoldsOverKills(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		rounds := upTo(10, 60)
+		rounds := upTo(4, 60)
 		o := newOverlap()
 		w := lasting(o, 2*time.Second)
 		s.set("lasting", pawl.QueueSettings{MaxRunning: 1})
