@@ -221,7 +221,8 @@ func (s *stepRun) orphaned() error {
 	case row == nil:
 		row = s.next(nil)
 		row.State, row.Begun, row.Ended, row.Key = StepFailed, AtWrite, AtWrite, ""
-		row.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonSiblingFailed, Outcome: fault.OutcomeNotSent}
+		row.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonSiblingFailed, Outcome: fault.OutcomeNotSent,
+			Message: "another branch of the group has failed, the step was not begun"}
 		x.j.put(row)
 		x.buffer(stepOp{row: row, insert: true})
 	case row.State == StepWaiting, row.State == StepRetrying:
