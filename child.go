@@ -351,7 +351,10 @@ func endCall(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now in
 		return err
 	}
 	i := slices.IndexFunc(calls, func(c CallRow) bool { return c.Step == row.Name })
-	if i < 0 || calls[i].Detached || !calls[i].Started {
+	if i < 0 || calls[i].Detached {
+		return nil
+	}
+	if !slices.ContainsFunc(calls, func(c CallRow) bool { return c.Child == calls[i].Child && c.Started && !c.Detached }) {
 		return nil
 	}
 	child, err := tx.LockRun(ctx, calls[i].Child)
@@ -370,6 +373,9 @@ func endCall(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now in
 		child.CancelAt, child.CancelBy, child.CancelWhy = now, a.By, a.Reason
 	}
 	if err := tx.AddAudit(ctx, &AuditRow{Act: "cancel", By: a.By, Why: a.Reason, Run: child.ID}); err != nil {
+		return err
+	}
+	if err := closeGates(ctx, tx, child, fault.ReasonRunCanceled, now); err != nil {
 		return err
 	}
 	return cancelRun(ctx, tx, child, a, now)

@@ -218,7 +218,8 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 			if op.also == nil {
 				same = same && there.State == row.State
 			} else { // which may have ended it
-				same = same && (op.insert || there.State.Finished())
+				same = same && there.Orphaned == row.Orphaned &&
+					(op.insert || there.State.Finished() || there.State == row.State && row.State != StepWaiting)
 			}
 			if same {
 				*row = *there

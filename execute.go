@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -353,6 +354,13 @@ func (x *execution) buffer(op stepOp) *StepRow {
 		x.timer.Reset(x.e.o.flushDelay())
 	}
 	return &row
+}
+
+// looksFirst reports whether something that is buffered has to look at stored rows under the run's lock.
+func (x *execution) looksFirst() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.ContainsFunc(x.buf, func(op stepOp) bool { return op.also != nil })
 }
 
 // flush writes what is buffered, unless a write is under way: then it comes back. It does not wait on the mutex, which

@@ -107,6 +107,7 @@ type StepRow struct {
 
 	OtherHash []byte // a later build called the finished step with this input
 	UseStored bool   // a person said: go on with the stored input
+	Orphaned  bool   // its branch was ended here, because a sibling had failed
 	Inherited RunID  // the run that made the row; "" this one
 	TakenFrom string // the row whose result a person gave to this step
 	Usage     Usage

@@ -169,7 +169,7 @@ type StepRows interface {
 	// InheritStep copies a row of another run into run, in the given state, without usage and cost and with a budget of
 	// attempts that begins anew.
 	InheritStep(ctx context.Context, from, run RunID, name string, state StepState) error
-	// MarkStep sets the columns that say how people and later builds relate to the row (OtherHash, UseStored,
+	// MarkStep sets the columns that say how people and later builds relate to the row (OtherHash, UseStored, Orphaned,
 	// NextProbe, Probes) and nothing else.
 	MarkStep(ctx context.Context, row *StepRow) error
 	// AddAttempt records an attempt that ended without success. A second record of the same attempt is ignored.

@@ -142,6 +142,7 @@ CREATE TABLE pawl_steps (
 	next_probe   BIGINT,
 	probes       BIGINT,
 	use_stored   BOOLEAN,
+	orphaned     BOOLEAN,
 	inherited    {id},
 	taken_from   TEXT,
 	provider     TEXT,
