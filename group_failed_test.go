@@ -62,7 +62,7 @@ func TestBranchGoesOnNoMore(t *testing.T) {
 						if _, err := s.mail(run, "undo", in); err != nil {
 							return "", err
 						}
-						if err := pawl.Sleep(run, "cool", 10*time.Minute); err != nil {
+						if err := pawl.Sleep(run, "cool", 90*time.Second); err != nil {
 							return "", err
 						}
 						return "", err
@@ -83,7 +83,7 @@ func TestBranchGoesOnNoMore(t *testing.T) {
 					}
 					time.Sleep(30 * time.Second) // bubble
 					s.want(map[string]int{"undo": 1, "charge": 0})
-					time.Sleep(15 * time.Minute) // bubble
+					time.Sleep(2 * time.Minute) // bubble
 					s.want(map[string]int{"undo": 1, "charge": 0})
 				})
 			})
@@ -93,7 +93,7 @@ func TestBranchGoesOnNoMore(t *testing.T) {
 
 // Without SetLimit: A has a few finished steps before the one that failed.
 func TestBranchDoesNotActUnderALateApproval(t *testing.T) {
-	for n := range 4 {
+	for n := range upTo(1, 4) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			scene(t, func(t *testing.T, s *stage) {
 				s.on("bad", func(context.Context, int) (string, error) {
@@ -122,7 +122,7 @@ func TestBranchDoesNotActUnderALateApproval(t *testing.T) {
 					if _, err := s.mail(run, "undo", in); err != nil {
 						return "", err
 					}
-					if err := pawl.Sleep(run, "cool", 10*time.Minute); err != nil {
+					if err := pawl.Sleep(run, "cool", 90*time.Second); err != nil {
 						return "", err
 					}
 					return "", err
@@ -131,7 +131,7 @@ func TestBranchDoesNotActUnderALateApproval(t *testing.T) {
 				id := begin(s, w, "x")
 				time.Sleep(15 * time.Second) // bubble
 				s.must(s.openGate(id), pawl.AnswerApprove, "ann")
-				time.Sleep(15 * time.Minute) // bubble
+				time.Sleep(2 * time.Minute) // bubble
 				s.want(map[string]int{"undo": 1, "charge": 0})
 			})
 		})
@@ -167,7 +167,7 @@ func TestAnswerAfterTheGroupFailed(t *testing.T) {
 			if _, err := s.mail(run, "undo", in); err != nil {
 				return "", err
 			}
-			if err := pawl.Sleep(run, "cool", 10*time.Minute); err != nil {
+			if err := pawl.Sleep(run, "cool", 90*time.Second); err != nil {
 				return "", err
 			}
 			return "", err
@@ -177,7 +177,7 @@ func TestAnswerAfterTheGroupFailed(t *testing.T) {
 		time.Sleep(15 * time.Second) // bubble
 		s.want(map[string]int{"undo": 1, "worse": 0})
 		s.resolve(s.entry(s.desk, pawl.AskUncertain), pawl.AnswerHappened)
-		time.Sleep(15 * time.Minute) // bubble
+		time.Sleep(2 * time.Minute) // bubble
 		s.want(map[string]int{"undo": 1, "worse": 0})
 		for _, e := range errs {
 			if e != errs[0] {
@@ -291,7 +291,7 @@ func TestEffectInFlightIsNotSentAgain(t *testing.T) {
 					if _, err := s.mail(run, "undo", in); err != nil {
 						return "", err
 					}
-					if err := pawl.Sleep(run, "cool", 10*time.Minute); err != nil {
+					if err := pawl.Sleep(run, "cool", 90*time.Second); err != nil {
 						return "", err
 					}
 					return "", err
@@ -302,7 +302,7 @@ func TestEffectInFlightIsNotSentAgain(t *testing.T) {
 				s.spawn("b1", w)
 				time.Sleep(2 * time.Minute) // bubble
 				s.want(map[string]int{"undo": 1, "charge": 1})
-				time.Sleep(15 * time.Minute) // bubble
+				time.Sleep(2 * time.Minute) // bubble
 				s.want(map[string]int{"undo": 1, "charge": 1})
 			})
 		})

@@ -130,6 +130,7 @@ type mortal struct {
 	pawl.Store
 	dead    atomic.Bool
 	commits atomic.Int64 // write transactions that were committed, and claims that took something
+	deaf    atomic.Int64 // the how many-th commit from now on whose reply is lost
 }
 
 func (m *mortal) Update(ctx context.Context, fn func(context.Context, pawl.Txn) error) error {
@@ -151,6 +152,9 @@ func (m *mortal) UpdateSQL(ctx context.Context, hold time.Duration, fn func(cont
 	})
 	if err == nil {
 		m.commits.Add(1)
+		if m.deaf.Add(-1) == 0 {
+			return fmt.Errorf("lost: %w", pawl.ErrCommitUnknown)
+		}
 	}
 	return err
 }
