@@ -368,7 +368,11 @@ func endCall(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now in
 	if err != nil || wanted {
 		return err
 	}
-	a := Act{By: "run " + string(row.Run), Reason: fmt.Sprintf("it does not wait any more: %s", why)}
+	return cancelChild(ctx, tx, child, Act{By: "run " + string(row.Run), Reason: fmt.Sprintf("it does not wait any more: %s", why)}, now)
+}
+
+// cancelChild cancels a locked child in its caller's name.
+func cancelChild(ctx context.Context, tx Txn, child *RunRow, a Act, now int64) error {
 	if child.CancelAt == 0 {
 		child.CancelAt, child.CancelBy, child.CancelWhy = now, a.By, a.Reason
 	}

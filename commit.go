@@ -210,19 +210,11 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 		op.row = row
 		progress = progress || !op.mark && row.State == StepSucceeded
 		if unknown && !op.mark {
-			there, err := tx.Step(ctx, q.run.ID, row.Name)
+			same, err := op.applied(ctx, tx)
 			if err != nil {
 				return nil, false, err
 			}
-			same := there != nil && there.Attempt == row.Attempt && there.Epoch == row.Epoch
-			if op.also == nil {
-				same = same && there.State == row.State
-			} else { // which may have ended it
-				same = same && there.Orphaned == row.Orphaned &&
-					(op.insert || there.State.Finished() || there.State == row.State && row.State != StepWaiting)
-			}
 			if same {
-				*row = *there
 				continue
 			}
 		}
@@ -231,6 +223,25 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 		}
 	}
 	return written, progress, nil
+}
+
+// applied reports whether an earlier transaction, whose outcome nobody learned, has written the row, and takes it as it is
+// stored if so.
+func (op *stepOp) applied(ctx context.Context, tx Txn) (bool, error) {
+	row := op.row
+	there, err := tx.Step(ctx, row.Run, row.Name)
+	if err != nil || there == nil || there.Attempt != row.Attempt || there.Epoch != row.Epoch {
+		return false, err
+	}
+	same := there.State == row.State
+	if op.also != nil { // which may have ended it
+		same = there.Orphaned == row.Orphaned &&
+			(op.insert || there.State.Finished() || same && row.State != StepWaiting)
+	}
+	if same {
+		*row = *there
+	}
+	return same, nil
 }
 
 func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) error {
