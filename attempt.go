@@ -33,15 +33,22 @@ type stepRun struct {
 	exits bool // the callback runs, or has ended the body's goroutine by runtime.Goexit
 }
 
-// step is the core of all verbs: it consults the journal and executes only what is not finished.
+// step is the core of all verbs.
 func (r *Run) step(c *stepCall) ([]byte, error) {
-	x, path := r.x, r.path(c.name)
-	b := r.branch
+	path, b := r.path(c.name), r.branch
 	if !b.mu.TryLock() {
-		return nil, misuse(x, path, fault.ReasonNestedStep,
+		return nil, misuse(r.x, path, fault.ReasonNestedStep,
 			"another step of this branch is running: steps do not nest, and a Run serves one goroutine (parallel branches need a Group)")
 	}
 	defer b.mu.Unlock()
+	value, err := r.come(c, path)
+	b.cut = b.cut || err != nil && errors.Is(err, fault.ErrSiblingFailed)
+	return value, err
+}
+
+// come consults the journal and executes only what is not finished.
+func (r *Run) come(c *stepCall, path string) ([]byte, error) {
+	x, b := r.x, r.branch
 	if err := b.enter(path); err != nil {
 		return nil, err
 	}
@@ -86,28 +93,6 @@ func (s *stepRun) act(json []byte) (_ []byte, err error) {
 	return s.carryOut()
 }
 
-// lookUp consults the journal. It is done with a step that is finished, and with one that may not be begun here.
-func (b *branch) lookUp(r *Run, c *stepCall, path string, hash []byte) (row *StepRow, value []byte, err error, done bool) {
-	x := b.x
-	row, first := x.j.visit(path)
-	if !first {
-		return nil, nil, b.twice(path), true
-	}
-	if c.o.gated() || c.kind == fault.KindGate {
-		x.gated.Store(true)
-		x.passGates(path)
-	}
-	switch {
-	case row != nil && row.State.Finished():
-		value, err = b.reuse(row, x.askedHash(c, path, row, hash))
-	case x.dry != nil:
-		err = b.rehearse(r, c, path, row)
-	default:
-		return row, nil, nil, false
-	}
-	return row, value, err, true
-}
-
 // carryOut goes on where an earlier execution stopped. A step that acts under an approval gets it first, unless it is not
 // known whether it has acted.
 func (s *stepRun) carryOut() ([]byte, error) {
@@ -141,28 +126,6 @@ func (r *Run) input(c *stepCall, path string) (json, hash []byte, err error) {
 	return json, hash, nil
 }
 
-// twice answers the second call of one name: a mistake, or a loop that goes on after the suspension.
-func (b *branch) twice(path string) error {
-	if b.over.Load() {
-		return b.refuse()
-	}
-	return misuse(b.x, path, fault.ReasonDuplicateStep, "the name is used twice in this run: give each item of a loop its own scope with run.Item")
-}
-
-// rehearse is a step of a plan's replay: the first one without a finished row ends it.
-func (b *branch) rehearse(r *Run, c *stepCall, path string, row *StepRow) error {
-	if b.over.Load() {
-		return b.refuse()
-	}
-	x := b.x
-	if n := x.openGate(path); c.o.ask != nil && n > 0 {
-		c, path = c.question(r, path, "", n, c.o.ask, nil), gatePath(path, n)
-		row = x.j.row(path)
-	}
-	x.dry.reach(c, path, row)
-	return b.suspend()
-}
-
 // misuse is an error in how a step is called. It is the same on every execution, so it needs no row.
 func misuse(x *execution, path string, reason fault.Reason, text string) error {
 	return &Error{Run: x.row.ID, Step: payload.Clean(path, 400), Fault: fault.Fault{Class: fault.InvalidRequest, Reason: reason,
@@ -186,59 +149,6 @@ func (r *Run) usable(c *stepCall) error {
 	return payload.CheckName("step name", c.name)
 }
 
-// reuse returns what a finished row holds.
-func (b *branch) reuse(row *StepRow, hash []byte) ([]byte, error) {
-	x := b.x
-	if x.j.allPassed() && !b.over.Load() {
-		x.quietN.Store(false)
-	}
-	if !slices.Equal(row.InputHash, hash) && !slices.Equal(row.OtherHash, hash) && row.TakenFrom == "" && x.dry == nil && x.ctx.Err() == nil {
-		row.OtherHash = hash
-		x.buffer(stepOp{row: row, mark: true})
-	}
-	if row.State != StepSucceeded {
-		return nil, b.failure(row)
-	}
-	value := row.Value
-	if value == nil && row.ValueSize > 0 {
-		full, err := x.full(row.Name)
-		if err != nil {
-			x.logger().Error("stored result could not be read", "step", row.Name, "err", err)
-			return nil, b.later()
-		}
-		value = full.Value
-	}
-	return b.opened(row.Name, value)
-}
-
-// opened is the JSON of a stored result.
-func (b *branch) opened(step string, value []byte) ([]byte, error) {
-	json, err := b.x.e.open(value)
-	if err != nil {
-		return nil, b.undecodable(step, err)
-	}
-	return json, nil
-}
-
-// full reads a row with its input and its value, which the pages of the journal leave out.
-func (x *execution) full(name string) (row *StepRow, err error) {
-	read := func(ctx context.Context, tx Txn) (err error) {
-		if row, err = tx.Step(ctx, x.row.ID, name); err == nil && row == nil {
-			err = ErrNotFound
-		}
-		return err
-	}
-	if x.dry != nil {
-		err = read(x.hold, x.dry.tx)
-	} else {
-		err = x.e.store.View(x.hold, read)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read step %q: %w", name, err)
-	}
-	return row, nil
-}
-
 // admit says whether new work of the run may begin at all.
 func (s *stepRun) admit() error {
 	x := s.x
@@ -252,9 +162,10 @@ func (s *stepRun) admit() error {
 		return s.b.suspend()
 	case x.life.Err() != nil, x.w.stopping.Load():
 		return s.b.release(0)
-	case s.base.Err() != nil && s.b.orphaned():
+	case s.base.Err() == nil, s.row != nil && s.row.Foreign && s.row.State == StepInFlight: // that one is called off
+	case s.b.orphaned():
 		return s.orphaned()
-	case s.base.Err() != nil && (s.row == nil || !s.row.Foreign || s.row.State != StepInFlight):
+	default:
 		return s.cutOff("is cancelled, the step was not begun")
 	}
 	return nil
@@ -335,7 +246,7 @@ func (s *stepRun) first() error {
 		s.keep(row)
 		x.buffer(op)
 		return s.b.waitFor(row)
-	case s.c.kind == fault.KindRepeatable || s.c.kind.Waits() || !otherBuild(x.row.Builds, x.w.id.Build):
+	case s.c.kind == fault.KindRepeatable || s.c.kind.Waits() || s.b.side || !otherBuild(x.row.Builds, x.w.id.Build):
 		return nil
 	}
 	old := x.j.lookalike(s.c.kind, s.path, s.hash)
@@ -401,10 +312,8 @@ func (s *stepRun) attempts() ([]byte, error) {
 			s.markUncertain(s.row, nil)
 			return nil, s.b.waitFor(s.row)
 		}
-		if s.row != nil {
-			if err := s.overLimit(); err != nil {
-				return nil, err
-			}
+		if err := s.mayTry(); err != nil {
+			return nil, err
 		}
 		row := s.next(s.row)
 		if !s.ready(row) {
@@ -433,6 +342,17 @@ func (s *stepRun) attempts() ([]byte, error) {
 	}
 }
 
+// mayTry says whether the run's limits and the step's lane let an attempt begin now. A step without a row has been asked
+// about limits before.
+func (s *stepRun) mayTry() error {
+	if s.row != nil {
+		if err := s.overLimit(); err != nil {
+			return err
+		}
+	}
+	return s.inLane()
+}
+
 // ready makes durable what must be before the attempt begins, and says whether it may begin.
 func (s *stepRun) ready(row *StepRow) bool {
 	x := s.x
@@ -445,8 +365,8 @@ func (s *stepRun) ready(row *StepRow) bool {
 		if err := s.writeIntent(row); err != nil {
 			return false
 		}
-	case s.c.kind == fault.KindTx:
-		return true // its transaction carries what came before it
+	case s.c.kind == fault.KindTx: // its transaction carries what came before it, if the run's lock is not needed for that
+		return !x.looksFirst() || x.commit(nil, nil) == nil
 	case hooks.Broken(hooks.R1):
 		return true
 	default:

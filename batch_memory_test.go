@@ -17,10 +17,7 @@ import (
 
 // A batch holds a few hundred bytes an item beside what it is called with, also when it goes on after a kill.
 func TestBatchMemory(t *testing.T) {
-	n := 100_000
-	if testing.Short() {
-		n = 5_000
-	}
+	n := upTo(5_000, 100_000)
 	s, err := sqlite.Open(filepath.Join(t.TempDir(), "pawl.db"), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -68,12 +65,13 @@ func TestBatchMemory(t *testing.T) {
 	work := func(id pawl.RunID, stop int64) pawl.RunID {
 		store := &mortal{Store: s}
 		looked := atomic.Int64{}
+		died := make(chan struct{})
 		e, err := pawl.New(store, &pawl.Options{Lease: 2 * time.Second, Poll: 50 * time.Millisecond, Build: "b1", Logger: slog.New(slog.DiscardHandler),
 			Hooks: &hooks.Hooks{At: func(at hooks.Point, _, _ string) {
 				if r := ran.Load(); at == hooks.EffectDone && r%int64(n/8) == 0 && looked.Swap(r) != r {
 					check()
-					if stop > 0 && r >= stop {
-						store.dead.Store(true)
+					if stop > 0 && r >= stop && store.dead.CompareAndSwap(false, true) {
+						close(died)
 					}
 				}
 			}}}, w)
@@ -95,7 +93,7 @@ func TestBatchMemory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the worker dies", store.dead.Load)
+			<-died
 			return h.ID()
 		}
 		began := time.Now()

@@ -24,6 +24,8 @@ type branch struct {
 	over atomic.Bool     // it is suspended, and begins nothing new
 
 	done atomic.Bool // its function has returned
+	side bool        // siblings of it run at the same time
+	cut  bool        // it has come by what only follows from a sibling's failure
 
 	waits   []waitOn // what it is suspended for; nothing if the whole execution stops
 	refused int

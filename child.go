@@ -82,7 +82,8 @@ func (c *childCall) begin(ctx context.Context, tx Txn, row *StepRow, now int64) 
 	}
 	id := newRunID()
 	fresh := RunRow{ID: id, Lineage: id, Workflow: c.def.Workflow, Version: c.def.Version, KeyName: c.def.keyName, Key: c.o.key,
-		Queue: cmpOr(c.o.queue, c.def.Workflow), State: Queued, Input: input, InputHash: hash, Called: true}
+		Queue: cmpOr(c.o.queue, c.def.Workflow), Priority: c.o.priority, Share: c.o.share, State: Queued, Input: input, InputHash: hash,
+		Called: true}
 	c.o.times(&fresh)
 	found, err := c.find(ctx, tx, &fresh)
 	switch {
@@ -350,7 +351,10 @@ func endCall(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now in
 		return err
 	}
 	i := slices.IndexFunc(calls, func(c CallRow) bool { return c.Step == row.Name })
-	if i < 0 || calls[i].Detached || !calls[i].Started {
+	if i < 0 || calls[i].Detached {
+		return nil
+	}
+	if !slices.ContainsFunc(calls, func(c CallRow) bool { return c.Child == calls[i].Child && c.Started && !c.Detached }) {
 		return nil
 	}
 	child, err := tx.LockRun(ctx, calls[i].Child)
@@ -364,11 +368,18 @@ func endCall(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now in
 	if err != nil || wanted {
 		return err
 	}
-	a := Act{By: "run " + string(row.Run), Reason: fmt.Sprintf("it does not wait any more: %s", why)}
+	return cancelChild(ctx, tx, child, Act{By: "run " + string(row.Run), Reason: fmt.Sprintf("it does not wait any more: %s", why)}, now)
+}
+
+// cancelChild cancels a locked child in its caller's name.
+func cancelChild(ctx context.Context, tx Txn, child *RunRow, a Act, now int64) error {
 	if child.CancelAt == 0 {
 		child.CancelAt, child.CancelBy, child.CancelWhy = now, a.By, a.Reason
 	}
 	if err := tx.AddAudit(ctx, &AuditRow{Act: "cancel", By: a.By, Why: a.Reason, Run: child.ID}); err != nil {
+		return err
+	}
+	if err := closeGates(ctx, tx, child, fault.ReasonRunCanceled, now); err != nil {
 		return err
 	}
 	return cancelRun(ctx, tx, child, a, now)

@@ -167,7 +167,7 @@ func (w *worker) free1() {
 
 // begin executes a claimed run in a goroutine of its own. h, unless it is nil, gets to know how that ended.
 func (w *worker) begin(c Claimed, h *here) {
-	x := &execution{e: w.e, w: w, row: c.Row, from: c.From, lost: c.Owner, before: c.Before, writing: newTurn()}
+	x := &execution{e: w.e, w: w, row: c.Row, from: c.From, lost: c.Owner, before: c.Before, slot: c.Slot, writing: newTurn()}
 	x.hold, x.drop = context.WithCancelCause(w.hold)
 	x.life, x.stop = context.WithCancelCause(x.hold)
 	x.ctx, x.quit = context.WithCancelCause(x.life)
@@ -207,6 +207,9 @@ func (w *worker) over(x *execution, unhook func(), h *here) {
 		delete(w.live, x.row.ID)
 	}
 	w.mu.Unlock()
+	if x.slot { // another run of its queue may begin, which was not due before
+		w.busy()
+	}
 	w.free1()
 	if h != nil {
 		x.writing.take()

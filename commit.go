@@ -19,6 +19,7 @@ type stepOp struct {
 	attempt int         // the stored attempt a move expects
 	lost    *AttemptRow // an attempt that ended without success, recorded with it
 	entry   *EntryRow   // an inbox entry that it opens
+	lane    *laneHold   // a lane that it holds
 	mark    bool        // only MarkStep
 	// also runs in the transaction, before the row is written, and may change it; errSettled leaves it as it is stored.
 	also    func(ctx context.Context, tx Txn, row *StepRow, now int64) error
@@ -45,7 +46,7 @@ func (q *write) change() (c Change, ok bool) {
 		switch {
 		case op.item != nil:
 			c.Items = append(c.Items, op.item)
-		case op.mark, op.lost != nil, op.entry != nil, op.also != nil:
+		case op.mark, op.lost != nil, op.entry != nil, op.also != nil, op.lane != nil:
 			return c, false
 		case op.insert:
 			c.Insert = append(c.Insert, op.row)
@@ -221,11 +222,11 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 		op.row = row
 		progress = progress || !op.mark && row.State == StepSucceeded
 		if unknown && !op.mark {
-			there, err := op.landed(ctx, tx)
+			same, err := op.applied(ctx, tx)
 			if err != nil {
 				return nil, false, err
 			}
-			if there {
+			if same {
 				continue
 			}
 		}
@@ -236,18 +237,18 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 	return written, progress, nil
 }
 
-// landed reports whether an earlier try has written the row, and takes it as it is stored then.
-func (op *stepOp) landed(ctx context.Context, tx Txn) (bool, error) {
+// applied reports whether an earlier transaction, whose outcome nobody learned, has written the row, and takes it as it is
+// stored if so.
+func (op *stepOp) applied(ctx context.Context, tx Txn) (bool, error) {
 	row := op.row
 	there, err := tx.Step(ctx, row.Run, row.Name)
-	if err != nil {
+	if err != nil || there == nil || there.Attempt != row.Attempt || there.Epoch != row.Epoch {
 		return false, err
 	}
-	same := there != nil && there.Attempt == row.Attempt && there.Epoch == row.Epoch
-	if op.also == nil {
-		same = same && there.State == row.State
-	} else { // which may have ended it
-		same = same && (op.insert || there.State.Finished())
+	same := there.State == row.State
+	if op.also != nil { // which may have ended it
+		same = there.Orphaned == row.Orphaned &&
+			(op.insert || there.State.Finished() || same && row.State != StepWaiting)
 	}
 	if same {
 		*row = *there
@@ -271,12 +272,20 @@ func (e *Engine) applyOp(ctx context.Context, tx Txn, op *stepOp, now int64) err
 	if err := op.put(ctx, tx); err != nil {
 		return err
 	}
+	return op.applyRest(ctx, tx, now)
+}
+
+// applyRest writes what goes with the row.
+func (op *stepOp) applyRest(ctx context.Context, tx Txn, now int64) error {
 	if op.lost != nil {
 		op.lost.Ended = now
 		resolve(now, &op.lost.Begun)
 		if err := tx.AddAttempt(ctx, op.lost); err != nil {
 			return err
 		}
+	}
+	if err := op.lane.apply(ctx, tx, now); err != nil {
+		return err
 	}
 	if op.entry != nil {
 		return tx.OpenEntry(ctx, op.entry)

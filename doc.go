@@ -127,6 +127,12 @@
 //	[ErrLeaseLost]             another worker may own the run
 //	[ErrSchema]                the database's schema does not fit this build
 //
+// # Flow control
+//
+// A run waits in a [Queue], with a [Priority] and a [Share]. [Engine.SetQueue] limits how many of a queue, or of a share in
+// it, are running at once and how many begin in a time, [Engine.PauseQueue] lets none begin; both hold for all processes.
+// Steps that name a [Lane] wait together when a provider says "wait". docs/flow.md says what can be exceeded when.
+//
 // # Stores
 //
 // Package sqlite keeps runs in a file, which several processes of one machine may share. Package postgres keeps them in

@@ -38,6 +38,8 @@ type Engine struct {
 	waiters map[RunID][]chan *RunRow
 	space   string // the namespace of operation keys, once read
 	workers []*worker
+	lanes   map[string]laneSeen
+	heeded  map[string]time.Time // queues in which no run begins at its start, for so long
 }
 
 // New makes an engine on a store. A process that only starts runs and answers questions passes no definitions. The
@@ -47,7 +49,7 @@ func New(s Store, o *Options, defs ...Definition) (*Engine, error) {
 		return nil, errors.New("pawl: New needs a store: open one with sqlite.Open or postgres.Open")
 	}
 	e := &Engine{store: s, defs: make(map[VersionID]*definition), wake: make(chan struct{}, 1),
-		waiters: make(map[RunID][]chan *RunRow)}
+		waiters: make(map[RunID][]chan *RunRow), heeded: make(map[string]time.Time), lanes: make(map[string]laneSeen)}
 	if o != nil {
 		e.o = *o
 	}
@@ -176,7 +178,7 @@ func startAll(ctx context.Context, c Client, d *definition, ins []any, key func(
 		}
 		id := newRunID()
 		rows[i] = RunRow{ID: id, Lineage: id, Workflow: d.Workflow, Version: d.Version, KeyName: d.keyName, Key: k,
-			Queue: cmpOr(o.queue, d.Workflow), State: Queued, Input: input, InputHash: hash}
+			Queue: cmpOr(o.queue, d.Workflow), Priority: o.priority, Share: o.share, State: Queued, Input: input, InputHash: hash}
 		o.times(&rows[i])
 	}
 	return e.startRows(ctx, c, rows, o.again)
@@ -192,7 +194,7 @@ func cmpOr(a, b string) string {
 // startRows inserts runs or finds those their keys name.
 func (e *Engine) startRows(ctx context.Context, c Client, rows []RunRow, again bool) ([]started, error) {
 	var out []started
-	if err := checkName("Queue", rows[0].Queue); err != nil {
+	if err := rows[0].checkPlace(); err != nil {
 		return nil, err
 	}
 	if c.local() && !slices.ContainsFunc(rows, func(r RunRow) bool { return r.Key != "" }) {
@@ -283,6 +285,9 @@ func (e *Engine) startOne(ctx context.Context, row *RunRow) (*here, error) {
 	switch {
 	case err != nil && w != nil:
 		w.unreserve(row.ID)
+		if errors.Is(err, ErrOneByOne) { // its queue may have settings to heed
+			e.heed(row.Queue)
+		}
 		row.State, row.Epoch, row.Token, row.Owner, row.Builds = Queued, 0, 0, "", ""
 	case err != nil:
 	case w != nil:
@@ -322,11 +327,14 @@ func (e *Engine) startMany(ctx context.Context, rows []RunRow) error {
 // host finds a worker of this process that will execute the run as its own.
 func (e *Engine) host(row *RunRow) *worker {
 	id := VersionID{row.Workflow, row.Version}
-	if e.defs[id] == nil || row.Due > 0 {
+	if e.defs[id] == nil || row.Due > 0 || row.Share != "" {
 		return nil
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if time.Now().Before(e.heeded[row.Queue]) {
+		return nil
+	}
 	for _, w := range e.workers {
 		if w.reserve(row) {
 			return w

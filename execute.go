@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,7 @@ type execution struct {
 	from   RunState
 	lost   WorkerID // the owner it was taken from …
 	before int64    // … and when that one had claimed it
+	slot   bool     // it has a slot of a queue with limits
 	dry    *dryRun  // a plan's replay: nothing is executed or written
 	ending atomic.Bool
 	cost   atomic.Int64       // estimated, of the attempts so far, if it is limited or since this claim
@@ -359,6 +361,13 @@ func (x *execution) buffer(op stepOp) *StepRow {
 		x.timer.Reset(x.e.o.flushDelay())
 	}
 	return op.row
+}
+
+// looksFirst reports whether something that is buffered has to look at stored rows under the run's lock.
+func (x *execution) looksFirst() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.ContainsFunc(x.buf, func(op stepOp) bool { return op.also != nil })
 }
 
 // flush writes what is buffered, unless a write is under way: then it comes back. It does not wait on the mutex, which

@@ -36,8 +36,8 @@ type grant struct {
 // a worker meanwhile. What comes back is the payload as it was approved, edits included: use that one, not what was asked.
 //
 // The error is *[Denied] if a person rejected it or, with [Expires], nobody decided in time; [ErrCancelled] if the run was
-// cancelled. If a payload was rejected under this name in this run, the same payload is not asked about again: the same
-// rejection comes back. A manual retry asks again, unless what was approved was done.
+// cancelled. If a payload was rejected under this name in this run, in whatever scope, the same payload is not asked about again: the
+// same rejection comes back. So let payloads say what they are about. A manual retry asks again, unless what was approved was done.
 func Approve[P any](run *Run, name string, payload P, opts ...ApproveOption) (Approval[P], error) {
 	c := newCall[P, P](name, fault.KindGate, payload)
 	a := &asked{action: name, form: c.inType}

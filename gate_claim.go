@@ -115,6 +115,9 @@ func (s *stepRun) askAt(n int, terms *gateTerms, after *GateRow) (*grant, error)
 	}
 	x.j.visit(path)
 	row := x.j.row(path)
+	if row != nil && row.Orphaned {
+		return nil, siblingFailed(x, s.path)
+	}
 	var text []byte
 	if row != nil && row.State.Finished() {
 		text, err = s.b.reuse(row, hash)

@@ -17,9 +17,9 @@ import (
 func TestGateSurvivesAKill(t *testing.T) {
 	points := []hooks.Point{hooks.Claimed, hooks.StepReached, hooks.IntentWritten, hooks.EffectBegin, hooks.EffectDone, hooks.ResultWritten,
 		hooks.TxCommitting, hooks.BodyDone, hooks.CommitSending, hooks.Ended}
-	for _, k := range gatedKinds {
+	for _, k := range gatedKinds[len(gatedKinds)-upTo(2, 4):] {
 		for _, point := range points {
-			for nth := 1; nth <= 3; nth++ {
+			for nth := 1; nth <= upTo(1, 3); nth++ {
 				t.Run(fmt.Sprint(k, " ", point, " ", nth), func(t *testing.T) {
 					scene(t, func(t *testing.T, s *stage) { s.killAt(k, point, nth) })
 				})

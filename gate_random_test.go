@@ -19,13 +19,9 @@ import (
 // A1-A10: at every moment of random schedules of decisions, edits, deadlines, cancels, crashes, revocations and repetitions, for
 // every kind of step, with Approve and Under as with AskFirst. A failing seed is a subtest of its own.
 func TestGateInvariantsAtRandom(t *testing.T) {
-	seeds := 60
-	if testing.Short() {
-		seeds = 6
-	}
 	for _, k := range gatedKinds {
 		for _, ask := range []bool{false, true} {
-			for seed := range seeds {
+			for seed := range upTo(1, 60) {
 				t.Run(fmt.Sprint(k, " ask ", ask, " seed ", seed), func(t *testing.T) {
 					scene(t, func(t *testing.T, s *stage) {
 						p := &play{stage: s, kind: k, rng: rand.New(rand.NewPCG(uint64(seed), 1)), finals: map[pawl.EntryID]pawl.GateRow{}}

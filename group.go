@@ -27,6 +27,7 @@ type Group struct {
 	wg      sync.WaitGroup
 	slots   chan struct{} // nil without a limit
 	collect bool
+	waited  bool
 	bad     error // a group that cannot be used
 
 	branches []*branch
@@ -68,13 +69,17 @@ func (g *Group) SetLimit(n int) {
 // called before the first Go.
 func (g *Group) CollectAll() { g.collect = true }
 
-// Go runs a branch in a goroutine of its own. A panic in it, outside of its steps, is its error.
+// Go runs a branch in a goroutine of its own. A panic in it, outside of its steps, is its error. After Wait it panics, which
+// fails the run.
 func (g *Group) Go(fn func(run *Run) error) {
+	if g.waited {
+		panic("pawl: Group.Go after Wait: begin another Group") //nolint:forbidigo // a mistake in the body; it fails the run
+	}
 	if g.bad != nil {
 		return
 	}
 	parent := g.run.branch
-	b := &branch{x: parent.x, ctx: g.ctx}
+	b := &branch{x: parent.x, ctx: g.ctx, side: true}
 	b.over.Store(parent.over.Load()) // finished steps still answer in what a suspended body begins
 	g.branches = append(g.branches, b)
 	own := *g.run
@@ -125,6 +130,7 @@ func (g *Group) Wait() error {
 		return g.bad
 	}
 	g.wg.Wait()
+	g.waited = true
 	g.cancel(nil)
 	parent := g.run.branch
 	parent.mu.Lock()
@@ -154,12 +160,13 @@ func (g *Group) outcome(parent *branch) error {
 			continue
 		}
 		all = append(all, b.err)
-		if !errors.Is(b.err, fault.ErrSiblingFailed) {
+		if !b.cut {
 			own = append(own, b.err)
 		}
 	}
 	switch {
 	case len(all) > 0 && !g.collect:
+		parent.cut = parent.cut || len(own) == 0
 		parent.x.orphans(waits)
 		return append(own, all...)[0]
 	case suspended:
@@ -169,64 +176,87 @@ func (g *Group) outcome(parent *branch) error {
 	return errors.Join(all...)
 }
 
-// orphans closes what the suspended branches of a group that has failed wait for. It rides with the run's next write.
-// What nobody knows about stays a question, which the run's end waits for.
+// orphans ends, for good, the suspended branches of a group that has failed, at the rows where they are. It rides with the run's
+// next write. What nobody knows about stays a question, which the run's end waits for.
 func (x *execution) orphans(waits []waitOn) {
 	for _, on := range waits {
-		if row := x.j.row(on.step); row != nil && row.Attempt == on.attempt {
+		if row := x.j.row(on.step); row != nil {
 			x.orphan(row)
 		}
 	}
 }
 
-// orphan closes the row of a wait, or of a step between two attempts, whose branch is given up.
+// orphan marks a row at which a branch is given up, and closes it if it is a wait, or between two attempts. It may have been
+// settled meanwhile: then only the mark tells later executions that the branch does not go on.
 func (x *execution) orphan(row *StepRow) {
-	closed := *row
-	op := stepOp{row: &closed, attempt: row.Attempt}
-	switch row.State {
+	marked := *row
+	marked.Orphaned = true
+	x.j.put(&marked)
+	x.buffer(stepOp{row: &marked, attempt: row.Attempt, also: x.markOrphan})
+}
+
+// markOrphan is [stepOp.also] of an orphan.
+func (x *execution) markOrphan(ctx context.Context, tx Txn, row *StepRow, now int64) error {
+	there, err := tx.Step(ctx, row.Run, row.Name)
+	if err == nil && there == nil {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return err
+	}
+	there.Orphaned = true
+	switch there.State {
 	case StepWaiting:
-		op.also = func(ctx context.Context, tx Txn, stored *StepRow, now int64) error {
-			there, err := tx.Step(ctx, stored.Run, stored.Name)
-			if err == nil && there != nil && there.State == StepWaiting {
-				there.Epoch = x.row.Epoch
-				err = closeWait(ctx, tx, there, fault.ReasonSiblingFailed, now)
-				if err == nil && there.Kind == fault.KindGate {
-					err = dropGate(ctx, tx, there, fault.ReasonSiblingFailed, now)
-				}
-			}
-			if err == nil {
-				err = errSettled
-			}
+		there.Epoch = x.row.Epoch
+		if err := closeWait(ctx, tx, there, fault.ReasonSiblingFailed, now); err != nil {
 			return err
+		}
+		if there.Kind == fault.KindGate {
+			if err := dropGate(ctx, tx, there, fault.ReasonSiblingFailed, now); err != nil {
+				return err
+			}
 		}
 	case StepRetrying:
 		outcome := fault.OutcomeNotSent
-		if row.Fault != nil {
-			outcome = row.Fault.Outcome
+		if there.Fault != nil {
+			outcome = there.Fault.Outcome
 		}
-		closed.State, closed.Epoch, closed.Ended, closed.NextAt = StepFailed, x.row.Epoch, AtWrite, 0
-		closed.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonSiblingFailed, Outcome: outcome}
-	default:
-		return
+		there.State, there.Epoch, there.Ended, there.NextAt = StepFailed, x.row.Epoch, now, 0
+		there.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonSiblingFailed, Outcome: outcome}
+		if ok, err := tx.MoveStep(ctx, there, there.Attempt); err != nil || !ok {
+			return errors.Join(err, ErrLeaseLost)
+		}
+	default: // settled, or a question
+		if err := tx.MarkStep(ctx, there); err != nil {
+			return err
+		}
 	}
-	x.j.put(&closed)
-	x.buffer(op)
+	return errSettled
 }
 
 // orphaned ends a step call of a branch whose sibling has failed. It is on record, so that the branch ends here in later
 // executions too, whichever branch is first then.
 func (s *stepRun) orphaned() error {
-	x, row := s.x, s.row
-	switch {
-	case row == nil:
-		row = s.next(nil)
-		row.State, row.Begun, row.Ended, row.Key = StepFailed, AtWrite, AtWrite, ""
-		row.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonSiblingFailed, Outcome: fault.OutcomeNotSent}
-		x.j.put(row)
-		x.buffer(stepOp{row: row, insert: true})
-	case row.State == StepWaiting, row.State == StepRetrying:
-		x.orphan(row)
+	x := s.x
+	if s.row != nil {
+		x.orphan(s.row)
+		return siblingFailed(x, s.path)
 	}
-	return &Error{Run: x.row.ID, Step: s.path, Fault: fault.Fault{Class: fault.Canceled, Reason: fault.ReasonSiblingFailed,
-		Outcome: fault.OutcomeNotSent, Message: "another branch of the group has failed, the step was not begun"}}
+	if n := x.openGate(s.path); s.c.o.ask != nil && n > 0 {
+		if q := x.j.row(gatePath(s.path, n)); q != nil { // what it has asked is not to be answered any more
+			x.orphan(q)
+		}
+	}
+	row := s.next(nil)
+	row.State, row.Begun, row.Ended, row.Key, row.Orphaned = StepFailed, AtWrite, AtWrite, "", true
+	row.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonSiblingFailed, Outcome: fault.OutcomeNotSent}
+	x.j.put(row)
+	x.buffer(stepOp{row: row, insert: true})
+	return siblingFailed(x, s.path)
+}
+
+// siblingFailed is the error of a step at which a branch ends because a sibling has failed: the same on every execution.
+func siblingFailed(x *execution, path string) error {
+	return &Error{Run: x.row.ID, Step: path, Fault: fault.Fault{Class: fault.Canceled, Reason: fault.ReasonSiblingFailed,
+		Outcome: fault.OutcomeNotSent, Message: "another branch of the group has failed, this one has ended here"}}
 }

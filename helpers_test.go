@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +17,16 @@ import (
 	"github.com/pawlrun/pawl/fault"
 	"github.com/pawlrun/pawl/internal/hooks"
 )
+
+var thorough = flag.Bool("thorough", false, "all of the long schedules and crash matrices, as `make crash` plays them")
+
+// upTo is how far a test goes: to few, or to all if there is time.
+func upTo(few, all int) int {
+	if *thorough {
+		return all
+	}
+	return few
+}
 
 // stage is a bench with several worker processes, any of which may die, and with scripted effects.
 type stage struct {
@@ -119,6 +130,7 @@ type mortal struct {
 	pawl.Store
 	dead    atomic.Bool
 	commits atomic.Int64 // write transactions that were committed, and claims that took something
+	deaf    atomic.Int64 // the how many-th commit from now on whose reply is lost
 }
 
 func (m *mortal) Update(ctx context.Context, fn func(context.Context, pawl.Txn) error) error {
@@ -140,6 +152,9 @@ func (m *mortal) UpdateSQL(ctx context.Context, hold time.Duration, fn func(cont
 	})
 	if err == nil {
 		m.commits.Add(1)
+		if m.deaf.Add(-1) == 0 {
+			return fmt.Errorf("lost: %w", pawl.ErrCommitUnknown)
+		}
 	}
 	return err
 }

@@ -538,15 +538,15 @@ type dryRun struct {
 }
 
 func (d *dryRun) reach(c *stepCall, path string, row *StepRow) {
-	if d.next != "" {
-		return
-	}
 	if path == d.settles {
 		if v, err := c.check(d.result); err != nil {
 			d.wrong = err
 		} else {
 			d.fits = v
 		}
+	}
+	if d.next != "" { // in another branch
+		return
 	}
 	d.next, d.kind, d.paid, d.calls = path, c.kind, c.o.paid, max(c.o.policy.Attempts, 0)
 	if d.calls == 0 && c.batch == nil {

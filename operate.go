@@ -37,7 +37,7 @@ func (e *Engine) Runs(ctx context.Context, q RunQuery) ([]RunInfo, Cursor, error
 
 func infoOf(r *RunRow) RunInfo {
 	return RunInfo{ID: r.ID, Lineage: r.Lineage, Parent: r.Parent, Relation: r.Relation, Workflow: r.Workflow, Version: r.Version,
-		Key: r.Key, State: r.State, Cancel: r.CancelAt > 0, Due: micros(r.Due), Created: micros(r.Created), Started: micros(r.Started),
+		Key: r.Key, Queue: r.Queue, Priority: r.Priority, Share: r.Share, State: r.State, Cancel: r.CancelAt > 0, Due: micros(r.Due), Created: micros(r.Created), Started: micros(r.Started),
 		Ended: micros(r.Ended), Owner: r.Owner, Lost: r.LostTotal, Releases: r.Releases, Builds: r.Builds, Fault: r.Fault,
 		CancelBy: r.CancelBy, CancelWhy: r.CancelWhy, Deadline: micros(r.Deadline)}
 }

@@ -167,6 +167,8 @@ type startOptions struct {
 	at       int64         // not before, 0 now
 	deadline time.Duration // 0 none
 	detached bool
+	priority int
+	share    Key
 	err      error // the first thing wrong with an option
 }
 
@@ -186,7 +188,8 @@ func (k Key) start(o *startOptions) { o.key, o.hasKey = k, true }
 // cancelled; the retry counts as new. A step that may have happened is asked about before it runs again. It needs a [Key].
 func Again() StartOption { return startFunc(func(o *startOptions) { o.again = true }) }
 
-// Queue names where the run waits. The default is its workflow's name.
+// Queue names where the run waits. The default is its workflow's name. Queues are few: each costs every claim a look-up.
+// Where there is one for each customer, use [Share].
 func Queue(name string) StartOption { return startFunc(func(o *startOptions) { o.queue = name }) }
 
 // At queues the run for t: it does not begin before that, by the store's clock. A t in the past, or zero, means now; one
@@ -247,6 +250,7 @@ type StepOption interface {
 type stepOptions struct {
 	policy     fault.Policy
 	timeout    time.Duration
+	lane       string
 	paid       bool
 	keyTTL     time.Duration
 	settle     time.Duration

@@ -37,6 +37,9 @@ type RunInfo struct {
 	Workflow  string       `json:"workflow"`
 	Version   string       `json:"version"`
 	Key       Key          `json:"key,omitempty"`
+	Queue     string       `json:"queue"`
+	Priority  int          `json:"priority,omitempty"`
+	Share     Key          `json:"share,omitempty"`
 	State     RunState     `json:"state"`
 	Cancel    bool         `json:"cancel_requested,omitempty"`
 	Due       time.Time    `json:"due,omitzero"`

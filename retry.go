@@ -78,7 +78,7 @@ func (s *stepRun) fail(row *StepRow, f *fault.Fault) (again bool, err error) {
 		return false, s.question(AskLimit, fmt.Sprintf("%s after %d attempts: %s", d.Why, row.Attempt, f.Error()))
 	}
 	op := s.move(row, StepFailed)
-	op.lost, op.effects = lost, s.c.intent()
+	op.lost, op.effects, op.lane = lost, s.c.intent(), s.hold(f, d)
 	x.buffer(op)
 	return false, row.stored()
 }
@@ -126,7 +126,9 @@ func (s *stepRun) retry(row *StepRow, lost *AttemptRow, d fault.Decision) (again
 	if d.Told {
 		row.Told += micro(d.Wait)
 	}
-	written := s.x.buffer(s.retryOp(row, lost, d.Wait))
+	op := s.retryOp(row, lost, d.Wait)
+	op.lane = s.hold(&d.Fault, d)
+	written := s.x.buffer(op)
 	if err := s.wait(d.Wait); err != nil {
 		return false, err
 	}

@@ -79,9 +79,10 @@ func TestFenceKeepsClaimersOut(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- e.Work(ctx) }()
+	// A shared write gives up after 100 ms, and is followed by one that waits.
 	eventually(t, "a journal write waits between fence and commit", func() bool {
 		var n int
-		err := s.DB().QueryRowContext(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").Scan(&n)
+		err := s.DB().QueryRowContext(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND waitstart < clock_timestamp() - interval '300 ms'").Scan(&n)
 		return err == nil && n == 1
 	})
 	if _, err := s.DB().ExecContext(t.Context(), "UPDATE pawl_test_clock SET offset_us = offset_us + 60000000"); err != nil {

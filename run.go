@@ -47,6 +47,9 @@ func (r *Run) WithoutCancel() *Run {
 // like any others, and the run ends after them. Functions are called in reverse order, each though another has failed. A body that succeeded
 // fails by their first error; one that failed or was cancelled keeps its end.
 //
+// A run whose functions end after its [Deadline] has failed by it, though they are called to the end; and a cancel withdraws what they have asked
+// a person ([AskFirst]) before it.
+//
 // Nothing is called for a run that is cancelled before it began, or whose end a person has decided: given up, accepted, or cancelled while a question
 // was open.
 func (r *Run) Finally(fn func(run *Run) error) {

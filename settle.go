@@ -171,7 +171,7 @@ func settle(ctx context.Context, tx Txn, run *RunRow, now int64, end *runEnd) er
 	}
 	unseen := int64(0) // when the body has to be told of a cancel or of its deadline, and goes on to its compensation
 	switch {
-	case end.cancels || w.asked:
+	case end.cancels || w.asked && !w.waits: // a question is waited for, not what a cancel would end
 	case run.CancelAt > 0:
 		unseen = now
 	default:

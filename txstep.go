@@ -376,6 +376,9 @@ func (s *stepRun) callOff() (value []byte, err error, done bool) {
 	op := s.move(row, StepFailed)
 	row.Fault = &fault.Fault{Class: fault.Canceled, Reason: fault.ReasonRunCanceled, Outcome: fault.OutcomeRejected,
 		Message: "called off before it committed"}
+	if s.b.orphaned() {
+		row.Fault.Reason = fault.ReasonSiblingFailed
+	}
 	x.buffer(op)
 	return nil, row.stored(), true
 }

@@ -31,6 +31,10 @@ type startFlags struct {
 	wait    bool
 	at      string
 	limit   time.Duration
+
+	queue    string
+	share    string
+	priority int
 }
 
 func (a *app) startCmd() *cobra.Command {
@@ -53,8 +57,32 @@ the run. With --key, a run that was started with that key and the same input is 
 	cmd.Flags().BoolVar(&f.again, "again", false, "retry the key's newest run if it failed or was cancelled")
 	cmd.Flags().StringVar(&f.at, "at", "", "do not begin before this time (RFC 3339), or this long from now, such as 90m")
 	cmd.Flags().DurationVar(&f.limit, "deadline", 0, "how long the run may take from its start; then its steps are cut off")
+	cmd.Flags().StringVar(&f.queue, "queue", "", "where the run waits (default the workflow's name)")
+	cmd.Flags().StringVar(&f.share, "share", "", "on whose behalf: shares of a queue take turns")
+	cmd.Flags().IntVar(&f.priority, "priority", 0, "minutes of head start over other runs, -100 to 100")
 	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait for the end and print the result; exit 5 if a person must answer")
 	return cmd
+}
+
+// when are the options that say when a run begins, before which others, and how long it may take.
+func (f *startFlags) when(cmd *cobra.Command) (opts []pawl.StartOption, err error) {
+	if f.at != "" {
+		at, err := parseAt(f.at)
+		if err != nil {
+			return nil, usage(cmd, "--at %s: want a time such as 2030-01-02T15:04:05Z, or a duration such as 90m", f.at)
+		}
+		opts = append(opts, pawl.At(at))
+	}
+	if cmd.Flags().Changed("deadline") {
+		if f.limit <= 0 {
+			return nil, usage(cmd, "--deadline %v: want a positive duration, such as 2h", f.limit)
+		}
+		opts = append(opts, pawl.Deadline(f.limit))
+	}
+	if f.priority < -pawl.MostPriority || f.priority > pawl.MostPriority {
+		return nil, usage(cmd, "--priority is %d: want -%d to %d", f.priority, pawl.MostPriority, pawl.MostPriority)
+	}
+	return append(opts, pawl.Queue(f.queue), pawl.Share(pawl.Key(f.share)), pawl.Priority(f.priority)), nil
 }
 
 func (a *app) start(cmd *cobra.Command, f *startFlags, args []string) error {
@@ -78,19 +106,11 @@ func (a *app) start(cmd *cobra.Command, f *startFlags, args []string) error {
 		}
 		opts = append(opts, pawl.Again())
 	}
-	if f.at != "" {
-		at, err := parseAt(f.at)
-		if err != nil {
-			return usage(cmd, "--at %s: want a time such as 2030-01-02T15:04:05Z, or a duration such as 90m", f.at)
-		}
-		opts = append(opts, pawl.At(at))
+	when, err := f.when(cmd)
+	if err != nil {
+		return err
 	}
-	if cmd.Flags().Changed("deadline") {
-		if f.limit <= 0 {
-			return usage(cmd, "--deadline %v: want a positive duration, such as 2h", f.limit)
-		}
-		opts = append(opts, pawl.Deadline(f.limit))
-	}
+	opts = append(opts, when...)
 	input, err := a.input(cmd, args[1:])
 	if err != nil {
 		return err

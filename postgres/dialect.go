@@ -14,6 +14,7 @@ import (
 
 	"github.com/pawlrun/pawl"
 	"github.com/pawlrun/pawl/internal/hooks"
+	"github.com/pawlrun/pawl/internal/pgset"
 	"github.com/pawlrun/pawl/internal/sqlstore"
 )
 
@@ -55,6 +56,7 @@ func dialect(h hooks.Store, weak *defaults) sqlstore.Dialect {
 		SendBatch:     weak.sendBatch,
 		Begin:         weak.begin,
 		LockTopic:     `SELECT current_setting('transaction_isolation') WHERE pg_advisory_xact_lock($1) IS NOT NULL`,
+		Steady:        "SELECT " + pgset.SetSteady,
 		Classify:      classify,
 		CommitUnknown: commitUnknown,
 		Settings:      func(ctx context.Context, db *sql.DB) ([]pawl.Finding, error) { return settings(ctx, db) },

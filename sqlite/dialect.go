@@ -93,6 +93,7 @@ func dialect(h hooks.Store, name string) sqlstore.Dialect {
 			ByID:     " INDEXED BY sqlite_autoindex_pawl_runs_1",
 			ByDue:    " INDEXED BY pawl_runs_claim",
 			ByOwner:  " INDEXED BY pawl_runs_owner",
+			BySlot:   " INDEXED BY pawl_runs_slots",
 			ByRun:    " INDEXED BY sqlite_autoindex_pawl_steps_1",
 			ByKey:    " INDEXED BY sqlite_autoindex_pawl_keys_1",
 			Stamp:    "strftime('%Y-%m-%dT%H:%M:%fZ', ",

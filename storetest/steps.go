@@ -26,7 +26,7 @@ var stepRules = []rule{
 	{"pages", "Steps pages by name in byte order and leaves out large values and all inputs", testStepPages},
 	{"open", "OpenSteps gives the rows in flight, retrying and uncertain, with inputs", testOpenSteps},
 	{"inherit", "InheritStep copies a row in the given state, without usage, with a new budget, and names the run that made it", testInherit},
-	{"mark", "MarkStep writes five columns and nothing else", testMark},
+	{"mark", "MarkStep writes six columns and nothing else", testMark},
 	{"attempts", "a second record of an attempt is ignored", testAttempts},
 }
 
@@ -289,9 +289,9 @@ func testMark(t *testing.T, f *fixture) {
 	run, _ := f.running(time.Minute)
 	row := fullStep(run.ID)
 	f.insert(row)
-	other := pawl.StepRow{Run: run.ID, Name: row.Name, State: pawl.StepFailed, Attempt: 99, OtherHash: []byte("o"), NextProbe: 51, Probes: 52}
+	other := pawl.StepRow{Run: run.ID, Name: row.Name, State: pawl.StepFailed, Attempt: 99, OtherHash: []byte("o"), Orphaned: true, NextProbe: 51, Probes: 52}
 	f.update(func(ctx context.Context, tx pawl.Txn) error { return tx.MarkStep(ctx, &other) })
-	row.OtherHash, row.UseStored, row.NextProbe, row.Probes = other.OtherHash, false, 51, 52
+	row.OtherHash, row.UseStored, row.Orphaned, row.NextProbe, row.Probes = other.OtherHash, false, true, 51, 52
 	if diff := cmp.Diff(*f.step(run.ID, row.Name), row); diff != "" {
 		t.Errorf("marked (-got +want):\n%s", diff)
 	}

@@ -37,11 +37,16 @@ var Hot = map[string]string{
 	"lock_timeout":     "100ms",
 }
 
-// SetHot makes these settings.
-var SetHot = func() string {
+// SetHot makes these settings, SetSteady only those for the planner.
+var (
+	SetHot    = set(slices.Sorted(maps.Keys(Hot)))
+	SetSteady = set([]string{"enable_hashjoin", "enable_mergejoin", "enable_seqscan", "jit", "plan_cache_mode"})
+)
+
+func set(names []string) string {
 	var all []string
-	for _, name := range slices.Sorted(maps.Keys(Hot)) {
+	for _, name := range names {
 		all = append(all, "set_config('"+name+"', '"+Hot[name]+"', true)")
 	}
 	return strings.Join(all, ", ")
-}()
+}

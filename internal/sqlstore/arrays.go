@@ -55,17 +55,22 @@ FROM (` + batchClock + `) AS n, unnest($1::text[], $2::text[], $3::uuid[], $4::t
 		OFFSET 0) AS at
 WHERE k.ctid = at.ctid`
 
-	batchStart   = insertStarts + `(` + batchClock + `) AS n, ` + valuesStart
+	batchStart   = insertStarts + `(SELECT now / ` + freeQueues + ` AS now FROM (` + batchClock + `) AS c) AS n, ` + valuesStart
 	insertStarts = `INSERT INTO pawl_runs (id, lineage, relation, workflow, version, key_name, new_keys, queue, state, due, epoch, token,
-	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input, deadline, time_limit)
+	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input, deadline, time_limit, priority, share)
 SELECT v.id, v.id, '', v.workflow, v.version, v.key_name, FALSE, v.queue, v.state,
 	CASE WHEN v.owner IS NULL THEN greatest(v.due, n.now) END, v.epoch,
 	v.token, v.owner, CASE WHEN v.owner IS NOT NULL THEN n.now END, n.now, CASE WHEN v.owner IS NOT NULL THEN n.now END, 0, 0, 0,
-	v.builds, v.input_hash, v.input, greatest(v.due, n.now) + v.time_limit, v.time_limit
+	v.builds, v.input_hash, v.input, greatest(v.due, n.now) + v.time_limit, v.time_limit,
+	coalesce(v.priority, 0), coalesce(v.share, '')
 FROM `
 	valuesStart = `unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
-	$9::uuid[], $10::text[], $11::bytea[], $12::bytea[], $13::bigint[], $14::bigint[]) AS v(id, workflow, version, key_name, queue, state,
-	epoch, token, owner, builds, input_hash, input, due, time_limit)`
+	$9::uuid[], $10::text[], $11::bytea[], $12::bytea[], $13::bigint[], $14::bigint[],
+	$15::bigint[], $16::text[]) AS v(id, workflow, version, key_name, queue, state,
+	epoch, token, owner, builds, input_hash, input, due, time_limit, priority, share)`
+	// A run that is inserted as its worker's own passes over nobody: its queue must have nothing that claims have to heed.
+	freeQueues = `(NOT EXISTS (SELECT 1 FROM unnest($5::text[], $9::uuid[]) AS b(queue, owner)
+	CROSS JOIN LATERAL (SELECT 1 FROM pawl_queues AS q WHERE q.name = b.queue AND q.special OFFSET 0) AS held WHERE b.owner IS NOT NULL))::int`
 
 	batchItems = `INSERT INTO pawl_items (run, batch, item, state, epoch, ended, input_hash, fault, value)
 SELECT v.run, v.batch, v.item, v.state, v.epoch, n.now, v.input_hash, v.fault, v.value
@@ -79,7 +84,7 @@ FROM (` + batchClock + `) AS n, unnest($1::uuid[], $2::text[], $3::text[], $4::t
 // fence is a part of the insert, which adds nothing to what was not locked; an end must be a statement after its lock. The
 // comment is for whoever reads along, see pgtest.
 const (
-	aloneStart = `/* commits */ WITH n AS MATERIALIZED (SELECT {now} AS now), done AS (` + insertStarts + `n, ` + valuesStart + `)
+	aloneStart = `/* commits */ WITH n AS MATERIALIZED (SELECT {now} / ` + freeQueues + ` AS now), done AS (` + insertStarts + `n, ` + valuesStart + `)
 SELECT now FROM n`
 
 	aloneInsert = `/* commits */ WITH n AS MATERIALIZED (SELECT {now} AS now FROM pawl_runs WHERE id = ($1::uuid[])[1]
@@ -199,7 +204,7 @@ func (b *batch) free() {
 
 func (b *batch) add(c *pawl.Change) error {
 	if r := c.Start; r != nil {
-		b.starts.begin("utttttnnutbbnn")
+		b.starts.begin("utttttnnutbbnnnt")
 		for _, v := range [...]string{string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State)} {
 			b.starts.text(v)
 		}
@@ -211,6 +216,8 @@ func (b *batch) add(c *pawl.Change) error {
 		b.starts.data(r.Input)
 		b.starts.num(r.Due)
 		b.starts.num(r.TimeLimit)
+		b.starts.num(int64(r.Priority))
+		b.starts.text(string(r.Share))
 		return nil
 	}
 	b.claims.begin("unn")

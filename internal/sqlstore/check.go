@@ -89,10 +89,15 @@ var rules = []rule{
 		"gate %s is used by a step that the journal does not have", lookCloser},
 
 	{levelWarn, "stuck", `SELECT r.id, r.workflow || ' version ' || r.version, {now} - r.due FROM pawl_runs r
-		WHERE r.due IS NOT NULL AND r.due < {now} - $1 ORDER BY r.due`,
+		WHERE r.due IS NOT NULL AND r.due < {now} - $1
+			AND NOT EXISTS (SELECT 1 FROM pawl_queues q WHERE q.name = r.queue AND q.special) ORDER BY r.due`,
 		"a run of %s is due and nobody takes it", "start a worker that has this version; pawl work lists what a binary has"},
+	{levelWarn, "paused", `SELECT NULL, q.name || coalesce(' by ' || q.paused_by, ''), {now} - q.paused_at FROM pawl_queues q
+		WHERE q.paused_at < {now} - $1 ORDER BY q.name`,
+		"queue %s is paused", "pawl queues resume lets its runs go on"},
 	{levelWarn, "stuck", `SELECT r.id, CAST(w.id AS TEXT), {now} - w.seen FROM pawl_workers w JOIN pawl_runs r ON r.owner = w.id
-		WHERE ` + expired + ` AND w.seen + w.lease < {now} - $1 ORDER BY w.seen`,
+		WHERE ` + expired + ` AND w.seen + w.lease < {now} - $1
+			AND NOT EXISTS (SELECT 1 FROM pawl_queues q WHERE q.name = r.queue AND q.paused_at IS NOT NULL) ORDER BY w.seen`,
 		"its worker %s is gone and nobody takes the run over", "start a worker that has the run's version"},
 	{levelWarn, "stuck", `SELECT r.id, e.kind, {now} - e.opened FROM pawl_inbox e JOIN pawl_runs r ON r.id = e.run
 		WHERE e.closed IS NULL AND r.state = 'blocked' AND e.opened < {now} - $1 ORDER BY e.id`,

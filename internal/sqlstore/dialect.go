@@ -33,6 +33,9 @@ type Dialect struct {
 	// LockTopic locks the number $1 until the transaction ends and gives the transaction's isolation. "" where a write
 	// transaction is alone anyway.
 	LockTopic string
+	// Steady keeps the planner of a transaction to look-ups, whatever the tables were like when a statement was planned. ""
+	// if it knows nothing else.
+	Steady string
 	// Classify says what an error of the driver means for a transaction.
 	Classify func(error) Class
 	// CommitUnknown reports whether a COMMIT that returned this error may have been applied.
@@ -67,11 +70,12 @@ type Fragments struct {
 	C        string // {c}: collation by bytes
 	AnyOf    string // {anyof}…{end}: an IN over a sub-select that is a look-up for each of its rows
 	End      string
-	// {byid}, {bydue}, {byowner}: after pawl_runs, insists on the primary key or on another index. (SQLite compares the
+	// {byid}, {bydue}, {byowner}, {byslot}: after pawl_runs, insists on the primary key or on another index. (SQLite compares the
 	// parameters with the predicates of partial indexes otherwise, and so plans a statement anew for each value.)
 	ByID    string
 	ByDue   string
 	ByOwner string
+	BySlot  string
 	ByRun   string // {byrun}: the same after pawl_steps
 	ByKey   string // {bykey}: the same after pawl_keys
 	Stamp   string // {stamp}…{stamped}: microseconds as a timestamp for people
@@ -104,7 +108,7 @@ type texts struct {
 func newTexts(f Fragments) *texts {
 	return &texts{r: strings.NewReplacer(
 		"{now}", f.Now, "{leasenow}", f.LeaseNow, "{clock}", f.Clock, "{server}", f.Server, "{lock}", f.Lock, "{skip}", f.Skip,
-		"{id}", f.ID, "{bytes}", f.Bytes, "{c}", f.C, "{anyof}", f.AnyOf, "{end}", f.End, "{byid}", f.ByID, "{bydue}", f.ByDue, "{byowner}", f.ByOwner, "{byrun}", f.ByRun, "{bykey}", f.ByKey,
+		"{id}", f.ID, "{bytes}", f.Bytes, "{c}", f.C, "{anyof}", f.AnyOf, "{end}", f.End, "{byid}", f.ByID, "{bydue}", f.ByDue, "{byowner}", f.ByOwner, "{byslot}", f.BySlot, "{byrun}", f.ByRun, "{bykey}", f.ByKey,
 		"{stamp}", f.Stamp, "{stamped}", f.Stamped, "{table}", f.Table, "{churn}", f.Churn,
 	)}
 }

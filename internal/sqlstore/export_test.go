@@ -24,10 +24,17 @@ func (s *Store) Hot() []Hot {
 	live := &filter{where: []string{"state IN ('blocked')", "ended IS NULL"}}
 	var hot []Hot
 	for _, h := range [][4]string{
-		{"claim due", claimText(2, false, false), "pawl_runs", "claim"},
-		{"claim due and lost", claimText(2, true, false), "pawl_runs", "owner"},
-		{"claim with suspects", claimText(1, true, true), "pawl_runs", "claim"},
-		{"take", claimText(2, true, false), "pawl_runs", "pkey"},
+		{"claim due", claimText(2, []int{0, 0, 1}, false, false), "pawl_runs", "claim"},
+		{"claim due and lost", claimText(2, []int{0, 1}, true, false), "pawl_runs", "owner"},
+		{"claim with suspects", claimText(1, []int{0}, true, true), "pawl_runs", "claim"},
+		{"share walk", walkShares, "pawl_runs", "claim"},
+		{"slots", selectSlots, "pawl_runs", "slots"},
+		{"first due", selectMinDue, "pawl_runs", "claim"},
+		{"heeding claim", heedText(2, ""), "pawl_runs", "claim"},
+		{"heeding take", heedTakeText(2), "pawl_runs", "pkey"},
+		{"next place", nextPlace, "pawl_runs", "claim"},
+		{"place", countPlace, "pawl_runs", "claim"},
+		{"take", claimText(2, []int{0, 1}, true, false), "pawl_runs", "pkey"},
 		{"lock", lockRun, "pawl_runs", "pkey"},
 		{"save", fmt.Sprintf(saveRun, "'queued', 'running'"), "pawl_runs", "pkey"},
 		{"payload", selectPayload, "pawl_runs", "pkey"},
@@ -114,9 +121,9 @@ func (s *Store) hotWrites() []Hot {
 		{Name: "write: fenced insert", Text: fenced(result), Table: "pawl_runs", Index: "pkey"},
 		{Name: "write: start", Text: batchStart},
 		{Name: "write: starts alone", Text: aloneStart},
-		{Name: "claim due, sent", Text: claimText(2, false, false), Table: "pawl_runs", Index: "claim"},
-		{Name: "claim due and lost, sent", Text: claimText(2, true, false), Table: "pawl_runs", Index: "owner"},
-		{Name: "take, sent", Text: claimText(2, true, false), Table: "pawl_runs", Index: "pkey"},
+		{Name: "claim due, sent", Text: claimText(2, []int{0, 0, 1}, false, false), Table: "pawl_runs", Index: "claim"},
+		{Name: "claim due and lost, sent", Text: claimText(2, []int{0, 1}, true, false), Table: "pawl_runs", Index: "owner"},
+		{Name: "take, sent", Text: claimText(2, []int{0, 1}, true, false), Table: "pawl_runs", Index: "pkey"},
 	}
 	for i := range hot {
 		hot[i].Sent = true

@@ -61,6 +61,7 @@ func putMoved(s *pawl.StepRow, to sink) error {
 	to.time(s.NextProbe)
 	to.num(int64(s.Probes))
 	to.flag(s.UseStored)
+	to.flag(s.Orphaned)
 	to.text(string(s.Inherited))
 	to.text(s.TakenFrom)
 	to.text(failure)
@@ -127,7 +128,7 @@ var stepTypes = func() []byte {
 			types[i] = 'u'
 		case "name", "batch", "item", "kind", "state", "op_key", "taken_from", "provider", "model", "request_id", "sent", "fault":
 			types[i] = 't'
-		case "paid", "foreign_tx", "use_stored":
+		case "paid", "foreign_tx", "use_stored", "orphaned":
 			types[i] = 'o'
 		case "input_hash", "other_hash", "value", "input":
 			types[i] = 'b'

@@ -33,9 +33,9 @@ func (s *Store) Register(ctx context.Context, w pawl.WorkerRow, has []pawl.Versi
 		return fmt.Errorf("register worker %s: %w", w.ID, err)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.has[w.ID] = slices.Clone(has)
-	return nil
+	s.mu.Unlock()
+	return s.lookAtQueues(ctx, workflows(has))
 }
 
 const renewLease = `UPDATE pawl_workers SET lease = $2, expires = {leasenow} + $2, clock = {clock}, seen = {now}, left_at = NULL
@@ -65,6 +65,10 @@ func (s *Store) Heartbeat(ctx context.Context, w pawl.WorkerRow) (*pawl.Beat, er
 }
 
 func (s *Store) beat(ctx context.Context, w pawl.WorkerRow) (*pawl.Beat, error) {
+	s.mu.Lock()
+	names := workflows(s.has[w.ID])
+	s.mu.Unlock()
+	var flows map[string]flow
 	var beat *pawl.Beat
 	err := s.renew(ctx, func(ctx context.Context, t *txn) error {
 		var b pawl.Beat
@@ -78,8 +82,14 @@ func (s *Store) beat(ctx context.Context, w pawl.WorkerRow) (*pawl.Beat, error) 
 			return h, err
 		}, selectHeld, string(w.ID))
 		beat = &b
+		if err == nil { // a worker that is always busy looks for new queues only here
+			flows, err = t.flows(ctx, names)
+		}
 		return err
 	})
+	if err == nil {
+		s.learn(flows)
+	}
 	return beat, err
 }
 
@@ -117,23 +127,6 @@ func (s *Store) ReleaseLost(ctx context.Context, id pawl.WorkerID, run pawl.RunI
 	return n == 1, nil
 }
 
-// One look at the low end of pawl_runs_claim for each version that the worker has.
-const selectDue = `SELECT min((SELECT min(r.due) FROM pawl_runs r
-	WHERE r.workflow = v.workflow AND r.version = v.version AND r.due IS NOT NULL)) - {now}
-FROM pawl_worker_versions v WHERE v.worker = $1`
-
-// Due is what a worker with free slots may sleep for.
-func (s *Store) Due(ctx context.Context, id pawl.WorkerID) (time.Duration, bool, error) {
-	var in *int64
-	if _, err := s.reader().row(ctx, selectDue, []any{string(id)}, []any{&in}); err != nil {
-		return 0, false, fmt.Errorf("read when the next run is due: %w", err)
-	}
-	if in == nil {
-		return 0, false, nil
-	}
-	return time.Duration(max(*in, 0)) * time.Microsecond, true, nil
-}
-
 // A version counts as there until grace after the lease of the last worker that had it.
 const selectServed = `SELECT v.workflow, v.version, NOT ` + expired + ` FROM pawl_worker_versions v JOIN pawl_workers w ON w.id = v.worker
 WHERE NOT ` + expired + ` OR w.seen + w.lease > {now} - $1`
@@ -144,7 +137,8 @@ const nextPair = `SELECT workflow, version FROM pawl_runs WHERE due IS NOT NULL 
 ORDER BY workflow, version LIMIT 1`
 
 // A run that has been due for less than grace may have been started just before its first worker.
-const selectStray = `SELECT id FROM pawl_runs WHERE workflow = $1 AND version = $2 AND due <= {now} - $3 ORDER BY due, id LIMIT $4`
+const selectStray = `SELECT id FROM pawl_runs{bydue} WHERE workflow = $1 AND version = $2 AND due <= {now} - $3
+ORDER BY queue, share, priority, due, id LIMIT $4`
 
 // CROSS, because SQLite keeps the order of such a join: from the few open entries to their runs.
 const selectBack = `SELECT r.id FROM pawl_inbox e CROSS JOIN pawl_runs r WHERE r.id = e.run
@@ -232,6 +226,12 @@ func (s *Store) Tidy(ctx context.Context, keep time.Duration) error {
 			return err
 		}
 		if _, err := t.exec(ctx, deleteWorkers, keep.Microseconds()); err != nil {
+			return err
+		}
+		if _, err := t.exec(ctx, slotAll); err != nil {
+			return err
+		}
+		if _, err := t.exec(ctx, deleteLanes, keep.Microseconds()); err != nil {
 			return err
 		}
 		_, err := t.exec(ctx, deleteVersions)

@@ -10,14 +10,14 @@ import (
 )
 
 // runColumns are a run's columns but for input and result, in the order of scanRun.
-const runColumns = `id, lineage, parent, relation, workflow, version, key_name, product_key, new_keys, own_keys, queue,
+const runColumns = `id, lineage, parent, relation, workflow, version, key_name, product_key, new_keys, own_keys, queue, priority, share,
 	state, due, epoch, token, owner, claimed, intended, fault, input_hash, cancel_at, cancel_by, cancel_why,
 	created, started, ended, lost, lost_total, releases, builds, restored,
 	deadline, time_limit, called`
 
 func runDest(r *pawl.RunRow) []any {
 	return []any{&r.ID, &r.Lineage, zero(&r.Parent), &r.Relation, &r.Workflow, &r.Version, &r.KeyName, zero(&r.Key), &r.NewKeys,
-		zero(&r.OwnKeys), &r.Queue, &r.State, zero(&r.Due), &r.Epoch, zero(&r.Token), zero(&r.Owner), zero(&r.Claimed),
+		zero(&r.OwnKeys), &r.Queue, &r.Priority, &r.Share, &r.State, zero(&r.Due), &r.Epoch, zero(&r.Token), zero(&r.Owner), zero(&r.Claimed),
 		zero(&r.Intended), scanFault(&r.Fault), zero(&r.InputHash), zero(&r.CancelAt), zero(&r.CancelBy), zero(&r.CancelWhy),
 		&r.Created, zero(&r.Started), zero(&r.Ended), &r.Lost, &r.LostTotal, &r.Releases, zero(&r.Builds), zero(&r.Restored),
 		zero(&r.Deadline), zero(&r.TimeLimit), zero(&r.Called)}
@@ -137,7 +137,7 @@ const insertRuns = `INSERT INTO pawl_runs (` + runColumns + `, input) VALUES %s 
 
 // runTuple is one row of insertRuns, its parameters yet to be numbered. created is always now; due is now where a queued
 // run has none, and a run that is inserted running has been claimed and started now.
-const runTuple = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+const runTuple = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 	?, CASE WHEN ? THEN {now} ELSE ? END, ?, ?, ?, CASE WHEN ? THEN {now} ELSE ? END, ?, ?, ?, ?, ?, ?,
 	{now}, CASE WHEN ? THEN {now} ELSE ? END, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
@@ -165,6 +165,9 @@ const insertSize = 64
 
 // InsertRuns adds the runs with few statements. Created, Started, Claimed and Due are set in runs.
 func (t *txn) InsertRuns(ctx context.Context, runs []pawl.RunRow) error {
+	if err := t.addWays(ctx, waysOf(runs)); err != nil {
+		return err
+	}
 	for len(runs) > 0 {
 		n := insertSize
 		for n > len(runs) {
@@ -193,7 +196,7 @@ func (t *txn) insertRuns(ctx context.Context, runs []pawl.RunRow) error {
 			r.Owner, r.Token = "", 0
 		}
 		args = append(args, string(r.ID), string(r.Lineage), str(r.Parent), string(r.Relation), r.Workflow, r.Version, r.KeyName,
-			str(r.Key), r.NewKeys, str(r.OwnKeys), r.Queue,
+			str(r.Key), r.NewKeys, str(r.OwnKeys), r.Queue, int64(r.Priority), string(r.Share),
 			string(r.State), r.State == pawl.Queued && r.Due == 0, num(r.Due), r.Epoch, num(r.Token), str(r.Owner),
 			begun && r.Claimed == 0, num(r.Claimed), str(r.Intended), str(failure), raw(r.InputHash), num(r.CancelAt),
 			said(r.CancelBy), said(r.CancelWhy),

@@ -22,8 +22,8 @@ func usageDest(u *pawl.Usage, sent **fault.Evidence) []any {
 // they are what InheritStep copies.
 const (
 	stepChanging = `state, attempt, epoch, op_key, paid, foreign_tx, worker, begun, ended, deadline, settle, first_intent,
-	key_ttl, next_at, first_try, unknown, round, told, probe_after, next_probe, probes, use_stored, inherited, taken_from,
-	fault, input_hash, other_hash`
+	key_ttl, next_at, first_try, unknown, round, told, probe_after, next_probe, probes, use_stored, orphaned,
+	inherited, taken_from, fault, input_hash, other_hash`
 	stepColumns = `run, name, items, kind, ` + stepChanging + `, ` + usageColumns + `, octet_length(value)`
 )
 
@@ -31,7 +31,7 @@ func stepDest(s *pawl.StepRow) []any {
 	return append(append([]any{&s.Run, &s.Name, zero(&s.Items), scanKind(&s.Kind), &s.State, &s.Attempt, &s.Epoch, zero(&s.Key), zero(&s.Paid),
 		zero(&s.Foreign), zero(&s.Worker), zero(&s.Begun), zero(&s.Ended), zero(&s.Deadline), zero(&s.Settle),
 		zero(&s.FirstIntent), zero(&s.KeyTTL), zero(&s.NextAt), zero(&s.FirstTry), zero(&s.Unknown), zero(&s.Round),
-		zero(&s.Told), zero(&s.ProbeAfter), zero(&s.NextProbe), zero(&s.Probes), zero(&s.UseStored), zero(&s.Inherited),
+		zero(&s.Told), zero(&s.ProbeAfter), zero(&s.NextProbe), zero(&s.Probes), zero(&s.UseStored), zero(&s.Orphaned), zero(&s.Inherited),
 		zero(&s.TakenFrom), scanFault(&s.Fault), zero(&s.InputHash), zero(&s.OtherHash)}, usageDest(&s.Usage, &s.Sent)...),
 		zero(&s.ValueSize), zero(&s.Value), zero(&s.Input))
 }
@@ -91,7 +91,7 @@ func (t *txn) OpenSteps(ctx context.Context, run pawl.RunID) ([]pawl.StepRow, er
 // A plain INSERT, never an upsert: of two writers of one step the second fails, and with it its transaction.
 const insertStep = `INSERT INTO pawl_steps (run, name, batch, item, items, kind, ` + stepChanging + `, ` + usageColumns + `, value, input)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-	$26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43)`
+	$26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44)`
 
 // InsertStep adds a row. On PostgreSQL ErrStepExists leaves the transaction fit only for a rollback.
 func (t *txn) InsertStep(ctx context.Context, s *pawl.StepRow) error {
@@ -115,9 +115,9 @@ func (t *txn) InsertStep(ctx context.Context, s *pawl.StepRow) error {
 const moveStep = `UPDATE pawl_steps SET state = $4, attempt = $5, epoch = $6, op_key = $7, paid = $8, foreign_tx = $9,
 	worker = $10, begun = $11, ended = $12, deadline = $13, settle = $14, first_intent = $15, key_ttl = $16, next_at = $17,
 	first_try = $18, unknown = $19, round = $20, told = $21, probe_after = $22, next_probe = $23, probes = $24,
-	use_stored = $25, inherited = $26, taken_from = $27, fault = $28, input_hash = $29, other_hash = $30, provider = $31,
-	model = $32, request_id = $33, tokens_in = $34, tokens_out = $35, cost_micros = $36, latency_us = $37,
-	sent = $38, value = coalesce($39, value), input = coalesce($40, input)
+	use_stored = $25, orphaned = $26, inherited = $27, taken_from = $28, fault = $29, input_hash = $30, other_hash = $31,
+	provider = $32, model = $33, request_id = $34, tokens_in = $35, tokens_out = $36, cost_micros = $37, latency_us = $38,
+	sent = $39, value = coalesce($40, value), input = coalesce($41, input)
 WHERE run = $1 AND name = $2 AND attempt = $3 AND state IN (%s)`
 
 // MoveStep uses the primary key.
@@ -166,11 +166,13 @@ func (t *txn) InheritStep(ctx context.Context, from, run pawl.RunID, name string
 	return nil
 }
 
-const markStep = `UPDATE pawl_steps SET other_hash = $3, use_stored = $4, next_probe = $5, probes = $6, items = $7 WHERE run = $1 AND name = $2`
+const markStep = `UPDATE pawl_steps SET other_hash = $3, use_stored = $4, orphaned = $5, next_probe = $6, probes = $7, items = $8
+WHERE run = $1 AND name = $2`
 
 // MarkStep uses the primary key.
 func (t *txn) MarkStep(ctx context.Context, s *pawl.StepRow) error {
-	n, err := t.exec(ctx, markStep, string(s.Run), s.Name, raw(s.OtherHash), truth(s.UseStored), num(s.NextProbe), num(s.Probes), num(s.Items))
+	n, err := t.exec(ctx, markStep, string(s.Run), s.Name, raw(s.OtherHash), truth(s.UseStored), truth(s.Orphaned), num(s.NextProbe), num(s.Probes),
+		num(s.Items))
 	if err == nil && n == 0 {
 		err = pawl.ErrNotFound
 	}

@@ -42,6 +42,9 @@ type Store struct {
 
 	mu  sync.Mutex
 	has map[pawl.WorkerID][]pawl.VersionID // guarded by mu: what this process's workers registered
+	// Guarded by mu: what was last seen of the queues of workflows, and what is on record about where runs wait.
+	flows map[string]flow
+	known map[start]bool
 }
 
 var _ pawl.Store = (*Store)(nil)
@@ -49,7 +52,7 @@ var _ pawl.Store = (*Store)(nil)
 // New returns a store over the pools, which it closes. They may be the same.
 func New(d Dialect, write, read, lease, hot *sql.DB) *Store {
 	s := &Store{d: d, texts: newTexts(d.Fragments), write: write, read: read, lease: lease, hot: hot,
-		closed: make(chan struct{}), has: make(map[pawl.WorkerID][]pawl.VersionID)}
+		closed: make(chan struct{}), has: make(map[pawl.WorkerID][]pawl.VersionID), flows: make(map[string]flow), known: make(map[start]bool)}
 	if d.OneWriter {
 		s.turn = make(chan struct{}, 1)
 	}
@@ -76,17 +79,31 @@ func (s *Store) Close() error {
 
 // Update runs fn in a write transaction, see [pawl.Ledger].
 func (s *Store) Update(ctx context.Context, fn func(context.Context, pawl.Txn) error) error {
+	var t *txn
+	var err error
 	if s.turn != nil {
-		return s.again(ctx, func() error {
-			return s.direct(ctx, func(d *Direct) error { return fn(ctx, &txn{s: s, c: d}) })
+		err = s.again(ctx, func() error {
+			return s.direct(ctx, func(d *Direct) error {
+				t = &txn{s: s, c: d}
+				return fn(ctx, t)
+			})
+		})
+	} else {
+		err = s.update(ctx, s.write, func(tx *sql.Tx, _ func()) error {
+			t = &txn{s: s, c: pawl.SQLConn(tx)}
+			return fn(ctx, t)
 		})
 	}
-	return s.update(ctx, s.write, func(tx *sql.Tx, _ func()) error { return fn(ctx, &txn{s: s, c: pawl.SQLConn(tx)}) })
+	if err == nil {
+		s.committed(t)
+	}
+	return err
 }
 
 // UpdateSQL is Update that also hands out the transaction, see [pawl.Ledger].
 func (s *Store) UpdateSQL(ctx context.Context, hold time.Duration, fn func(context.Context, pawl.Txn, *sql.Tx) error) error {
-	return s.update(ctx, s.write, func(tx *sql.Tx, give func()) (err error) {
+	var t *txn
+	err := s.update(ctx, s.write, func(tx *sql.Tx, give func()) (err error) {
 		ctx := ctx
 		if s.turn != nil {
 			var cancel context.CancelFunc
@@ -102,8 +119,13 @@ func (s *Store) UpdateSQL(ctx context.Context, hold time.Duration, fn func(conte
 				}
 			}()
 		}
-		return fn(ctx, &txn{s: s, c: pawl.SQLConn(tx)}, tx)
+		t = &txn{s: s, c: pawl.SQLConn(tx)}
+		return fn(ctx, t, tx)
 	})
+	if err == nil {
+		s.committed(t)
+	}
+	return err
 }
 
 // renew is Update for a worker's lease: it does not wait for connections that steps may hold.
@@ -296,6 +318,9 @@ type txn struct {
 	s        *Store
 	c        pawl.Conn
 	readOnly bool
+
+	added  []start // where runs wait that was put on record
+	queues bool    // settings of queues were changed
 }
 
 var _ pawl.Txn = (*txn)(nil)

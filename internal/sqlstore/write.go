@@ -21,6 +21,9 @@ func (s *Store) Write(ctx context.Context, changes []pawl.Change) (now int64, er
 	if s.d.SendBatch != nil {
 		write = s.writeArrays
 	}
+	if err := s.ensureWays(ctx, changes); err != nil {
+		return 0, fmt.Errorf("write %d changes: %w", len(changes), err)
+	}
 	now, err = write(ctx, changes)
 	switch s.d.Classify(err) {
 	case SameRow, SameMark, Refused, Invalid:
@@ -48,8 +51,8 @@ WHERE run = $1 AND name = $2 AND attempt = $3 AND state = 'in_flight'`
 WHERE id = $1 AND intended IS NULL AND called IS NULL AND (SELECT count(*) FROM pawl_steps WHERE run = $1 AND state IN ` + openStates + `) = 0`
 
 	rowStart = `INSERT INTO pawl_runs (id, lineage, relation, workflow, version, key_name, new_keys, queue, state, due, epoch, token,
-	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input, deadline, time_limit)
-VALUES ($1, $1, '', $2, $3, $4, FALSE, $5, $6, $7, $8, $9, $10, $11, $12, $11, 0, 0, 0, $13, $14, $15, $16, $17)`
+	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input, deadline, time_limit, priority, share)
+VALUES ($1, $1, '', $2, $3, $4, FALSE, $5, $6, $7, $8, $9, $10, $11, $12, $11, 0, 0, 0, $13, $14, $15, $16, $17, $18, $19)`
 )
 
 // writeRows is Write for a database inside the process: a statement for each row costs no round trip there.
@@ -171,8 +174,15 @@ func (s *Store) writeStart(d *Direct, r *pawl.RunRow, now int64) error {
 	var due, claimed any = begin, nil
 	if r.State == pawl.Running {
 		due, claimed = nil, now
+		special, err := d.number(countSpecial, r.Queue)
+		if err != nil {
+			return err
+		}
+		if special > 0 { // it has to wait for its turn there
+			return pawl.ErrOneByOne
+		}
 	}
 	_, err := d.exec(rowStart, string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State), due, r.Epoch, num(r.Token),
-		str(r.Owner), claimed, now, str(r.Builds), raw(r.InputHash), raw(r.Input), num(deadline), num(r.TimeLimit))
+		str(r.Owner), claimed, now, str(r.Builds), raw(r.InputHash), raw(r.Input), num(deadline), num(r.TimeLimit), int64(r.Priority), string(r.Share))
 	return err
 }

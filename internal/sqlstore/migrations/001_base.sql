@@ -20,6 +20,9 @@ CREATE TABLE pawl_runs (
 	new_keys    BOOLEAN NOT NULL,
 	own_keys    TEXT,
 	queue       TEXT{c} NOT NULL,
+	priority    INTEGER NOT NULL DEFAULT 0,
+	share       TEXT{c} NOT NULL DEFAULT '',
+	slotted     BOOLEAN,
 	state       TEXT    NOT NULL
 		CHECK (state IN ('queued', 'running', 'waiting', 'blocked', 'succeeded', 'failed', 'cancelled')),
 	due         BIGINT,
@@ -56,8 +59,11 @@ CREATE TABLE pawl_runs (
 
 -- No predicate below is one that the statement which locks a run by its id implies: the planner would scan the whole
 -- index instead of looking up the id.
-CREATE INDEX pawl_runs_claim ON pawl_runs (workflow, version, due, id) WHERE due IS NOT NULL;
+CREATE INDEX pawl_runs_claim ON pawl_runs (workflow, version, queue, share, priority, due, id) WHERE due IS NOT NULL;
 CREATE INDEX pawl_runs_owner ON pawl_runs (owner) WHERE owner IS NOT NULL;
+-- The slots in use of queues with limits. slotted is set by claims that heed them and means nothing once the owner is gone;
+-- other runs have no entry here to be written.
+CREATE INDEX pawl_runs_slots ON pawl_runs (queue, share) WHERE slotted AND owner IS NOT NULL;
 -- One live run of a lineage. A fork with keys of its own runs beside its origin and stands for itself.
 CREATE UNIQUE INDEX pawl_runs_live ON pawl_runs ((CASE WHEN new_keys THEN id ELSE lineage END)) WHERE ended IS NULL;
 -- The lineage's first run is found by its id, so only the others are here.
@@ -74,6 +80,40 @@ CREATE TABLE pawl_calls (
 );
 
 CREATE INDEX pawl_calls_child ON pawl_calls (child, run, step);
+
+-- Where runs wait besides the queue of their workflow's name at priority 0: what claims have to look through.
+CREATE TABLE pawl_ways (
+	workflow TEXT{c} NOT NULL,
+	queue    TEXT{c} NOT NULL,
+	priority INTEGER NOT NULL,
+	PRIMARY KEY (workflow, queue, priority)
+);
+
+-- Settings of queues and what claims have to remember of them. A queue without a row has no limits. special says that a
+-- claim has to lock the row first, or to leave the queue alone; shared, that runs have shares in it.
+CREATE TABLE pawl_queues (
+	name          TEXT{c} NOT NULL PRIMARY KEY,
+	special       BOOLEAN NOT NULL,
+	shared        BOOLEAN NOT NULL,
+	paused_at     BIGINT,
+	paused_by     TEXT,
+	paused_why    TEXT,
+	max_running   BIGINT,
+	max_per_share BIGINT,
+	rate          BIGINT,
+	rate_per      BIGINT,
+	burst         BIGINT,
+	spent         BIGINT,
+	turn          TEXT{c},
+	changed       BIGINT
+);
+
+-- until when no step that names the lane begins an attempt.
+CREATE TABLE pawl_lanes (
+	name  TEXT{c} NOT NULL PRIMARY KEY,
+	until BIGINT  NOT NULL,
+	why   TEXT
+);
 
 -- batch and item are those of a step of an item, whose name has them too; items is of a batch, the number of its items.
 CREATE TABLE pawl_steps (
@@ -106,6 +146,7 @@ CREATE TABLE pawl_steps (
 	next_probe   BIGINT,
 	probes       BIGINT,
 	use_stored   BOOLEAN,
+	orphaned     BOOLEAN,
 	inherited    {id},
 	taken_from   TEXT,
 	provider     TEXT,
