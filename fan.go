@@ -58,12 +58,15 @@ func (s *stepRun) fanOut() ([]byte, error) {
 	case f.bad != nil:
 		return nil, f.bad
 	case s.base.Err() != nil && (f.cut || f.missing() > 0):
+		if s.b.orphaned() {
+			x.orphans(f.waits)
+		}
 		if err := s.admit(); err != nil {
 			return nil, err
 		}
 		return nil, s.cutOff("ended before the batch did")
 	case f.over:
-		s.b.waits = append(s.b.waits, f.waits...)
+		s.b.waits = append(append(s.b.waits, f.waits...), waitOn{step: s.path, items: true})
 		return nil, s.b.suspend()
 	}
 	return f.finish()
