@@ -51,7 +51,8 @@ func (r *report) aims() (all []aim) {
 	all = append(all, r.costAims()...)
 	all = append(all, r.backlogAims()...)
 	all = append(all, r.memoryAims()...)
-	return append(all, r.waitingAims()...)
+	all = append(all, r.waitingAims()...)
+	return append(all, r.batchAims()...)
 }
 
 func (r *report) stepAims() (all []aim) {
@@ -212,6 +213,21 @@ func (r *report) waitingAims() (all []aim) {
 			all = append(all, most(what, 50, " MB", c, rssOf),
 				most("1,000 due at once, after that by 1,000 jobs' time and a poll, "+what, 1.5, "", c,
 					func(r Result) float64 { return max(0, r.Woken-pollMillis) / r.Jobs }))
+		}
+	}
+	return all
+}
+
+func (r *report) batchAims() (all []aim) {
+	for _, st := range []Store{Postgres, SQLite} {
+		for _, c := range r.cells() {
+			if c.Workload != Batch || c.Store != st || c.Kills == 0 {
+				continue
+			}
+			base := r.find(Spec{Workload: Batch, Store: st, C: c.C, K: c.K, Peer: c.Peer})
+			what := fmt.Sprintf("batch, %s, %s items, %d kills", st, thousands(float64(c.K)), c.Kills)
+			all = append(all, r.mostTimes("seconds without leases, "+what, 1.2, "unkilled", c, base, workingOf),
+				most("effects again, "+what, float64(c.Kills*itemsAtOnce), "", c, againOf))
 		}
 	}
 	return all

@@ -69,6 +69,14 @@ func TestLatency(t *testing.T) {
 	}
 }
 
+// A killed batch goes on with the items that are left.
+func TestBatch(t *testing.T) {
+	r, err := runBatch(t.Context(), testJob(t, Spec{Workload: Batch, Peer: "pawl", C: itemsAtOnce, K: 200, Kills: 1}))
+	if err != nil || r.Again > itemsAtOnce || r.Working <= 0 || r.Rate <= 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // A killed run is resumed after its last finished step.
 func TestResume(t *testing.T) {
 	for _, peer := range []string{"floor", "dbos", "pawl"} {

@@ -30,6 +30,9 @@ func childMain(ctx context.Context, text string) error {
 	}
 	switch j.Phase {
 	case strand:
+		if j.Workload == Batch {
+			return strandItems(ctx, j)
+		}
 		p, err := openAs[resumer](ctx, j)
 		if err != nil {
 			return err

@@ -35,6 +35,11 @@ func columnsFor(w Workload, s Store) []column {
 			narrow("idle commits/s", func(r Result) float64 { return r.IdleCommits }),
 			narrow("idle buffers/s", func(r Result) float64 { return r.IdleBuffers }))
 		columns = append(columns, costs("job", s)...)
+	case Batch:
+		columns = append(columns, name(), column{"items", func(c *cell, _ []*cell) string { return thousands(float64(c.K)) }},
+			column{"kills", func(c *cell, _ []*cell) string { return thousands(float64(c.Kills)) }},
+			wide("items/s, without the leases", rateOf), wide("seconds", func(r Result) float64 { return r.Seconds }),
+			column{"x unkilled", timesUnkilled}, narrow("effects made again", againOf), narrow("RSS MB", rssOf))
 	case Waiting:
 		columns = append(columns, name(), column{"asleep", func(c *cell, _ []*cell) string { return thousands(float64(c.Queued)) }},
 			wide("1,000 due at once, last one woken after, ms", func(r Result) float64 { return r.Woken }),
@@ -46,9 +51,11 @@ func columnsFor(w Workload, s Store) []column {
 	return columns
 }
 
-func rssOf(r Result) float64    { return r.RSS }
-func walOf(r Result) float64    { return r.WAL }
-func commitOf(r Result) float64 { return r.Commits }
+func againOf(r Result) float64   { return r.Again }
+func workingOf(r Result) float64 { return r.Working }
+func rssOf(r Result) float64     { return r.RSS }
+func walOf(r Result) float64     { return r.WAL }
+func commitOf(r Result) float64  { return r.Commits }
 func replayPerStep(r Result) float64 {
 	return r.Replay * 1000 / float64(max(r.K, 1))
 }
@@ -128,6 +135,17 @@ func timesEmpty(c *cell, group []*cell) string {
 	for _, base := range group {
 		if base.Peer == c.Peer && base.Variant == c.Variant && base.Finished == 0 && c.Finished > 0 {
 			s, ok := c.over(base, rateOf)
+			return s.text(ok)
+		}
+	}
+	return "-"
+}
+
+// timesUnkilled is the ratio of the seconds, without the leases, to those of the row without kills.
+func timesUnkilled(c *cell, group []*cell) string {
+	for _, base := range group {
+		if base.Kills == 0 && c.Kills > 0 {
+			s, ok := c.over(base, workingOf)
 			return s.text(ok)
 		}
 	}

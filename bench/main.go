@@ -57,6 +57,8 @@ func parseFlags(args []string) (o options, err error) {
 	f.IntVar(&o.finished, "finished", 1_000_000, "finished runs kept (backlog)")
 	f.IntVar(&o.running, "running", 1_000, "running runs (memory)")
 	f.IntVar(&o.queued, "queued", 10_000, "queued runs (memory)")
+	f.IntVar(&o.items, "items", 100_000, "items of a batch (batch)")
+	f.IntVar(&o.kills, "kills", 20, "kills of the process that works on it (batch)")
 	f.IntVar(&o.asleep, "asleep", 100_000, "sleeping runs (waiting)")
 	f.Float64Var(&o.quiet, "quiet", 0, "before each measurement wait, at most a minute, until others use fewer `cores`; 0 does not wait")
 	f.StringVar(&o.json, "json", "", "write a JSON line for each measurement to this `file`")
@@ -70,7 +72,7 @@ func parseFlags(args []string) (o options, err error) {
 		set := make(map[string]bool)
 		f.Visit(func(fl *flag.Flag) { set[fl.Name] = true })
 		for name, value := range map[string]string{"rounds": "1", "seconds": "0.5", "c": "1,64", "k": "10,1000", "finished": "20000",
-			"running": "200", "queued": "1000", "asleep": "2000"} {
+			"running": "200", "queued": "1000", "asleep": "2000", "items": "2000", "kills": "2"} {
 			if !set[name] {
 				err = errors.Join(err, f.Set(name, value))
 			}

@@ -21,7 +21,7 @@ const (
 	inProcess = "in process"           // started through the engine that runs the worker
 	onceSteps = "once"                 // as claimed, with Once steps
 	otherProc = "from another process" // the sampler's name for claimed
-	pawlLease = 2 * time.Second        // in the workload resume
+	pawlLease = 2 * time.Second        // in the workloads resume and batch
 	readyName = "ready"                // a workflow that shows that the worker works; it is not counted
 )
 
@@ -48,6 +48,7 @@ type pawlPeer struct {
 	hang         *pawl.Workflow[int, int]
 	ready        *pawl.Workflow[int, int]
 
+	itemState
 	bodies bodies
 	began  chan time.Time // when a sampled body began
 	at     func()         // called in step K+1 of long
@@ -63,10 +64,10 @@ func openPawl(ctx context.Context, s Spec, t target) (peer, error) {
 		return nil, err
 	}
 	o := &pawl.Options{Slots: slots(s), Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
-	if s.Workload == Resume {
+	if s.Workload == Resume || s.Workload == Batch {
 		o.Lease = pawlLease
 	}
-	if p.worker, err = p.engine(ctx, t, o, p.steps10, p.job, p.sleeper, p.long, p.hang, p.ready); err == nil {
+	if p.worker, err = p.engine(ctx, t, o, p.steps10, p.job, p.sleeper, p.items, p.long, p.hang, p.ready); err == nil {
 		p.starter, err = p.engine(ctx, t, o)
 	}
 	if err != nil {
@@ -132,6 +133,7 @@ func (p *pawlPeer) define() {
 		return "", err
 	})
 	p.defineSleeper()
+	p.defineItems()
 	p.ready = pawl.Define(readyName, "v1", func(*pawl.Run, int) (int, error) { return 0, nil })
 	p.long = pawl.Define("long", "v1", func(run *pawl.Run, k int) (int, error) {
 		p.first()

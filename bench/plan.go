@@ -15,6 +15,8 @@ type selection struct {
 	running   int
 	queued    int
 	asleep    int
+	items     int
+	kills     int
 }
 
 // plan gives the cells to measure, a slice for each group of peers that are compared with each other.
@@ -74,6 +76,8 @@ func (sel selection) groups(w Workload, st Store) (groups [][]Spec) {
 		groups = append(groups, with(Spec{C: sel.running}, []Spec{
 			{Peer: "river", Variant: riverTuned, Queued: sel.queued}, {Peer: "pawl", Queued: sel.queued},
 		}))
+	case Batch:
+		groups = append(groups, with(Spec{C: itemsAtOnce, K: sel.items}, []Spec{{Peer: "pawl"}, {Peer: "pawl", Kills: sel.kills}}))
 	case Waiting:
 		groups = append(groups, with(Spec{C: 64}, []Spec{{Peer: "pawl", Queued: sel.asleep}}))
 	}

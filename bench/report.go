@@ -232,7 +232,7 @@ func tableKey(s Spec) string {
 		return fmt.Sprintf("steps, %s, %s at once", s.Store, count(s.C, "run"))
 	case Queue:
 		return fmt.Sprintf("queue, %s, %s", s.Store, count(s.C, "worker"))
-	case Backlog, Latency, Resume, Memory, Waiting:
+	case Backlog, Latency, Resume, Memory, Waiting, Batch:
 	}
 	return fmt.Sprintf("%s, %s", s.Workload, s.Store)
 }

@@ -29,6 +29,8 @@ func runJob(ctx context.Context, j job) (Result, error) {
 		return runMemory(ctx, j)
 	case Waiting:
 		return runWaiting(ctx, j)
+	case Batch:
+		return runBatch(ctx, j)
 	}
 	return Result{}, fmt.Errorf("there is no workload %q", j.Workload)
 }

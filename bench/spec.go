@@ -14,9 +14,10 @@ const (
 	Backlog Workload = "backlog"
 	Memory  Workload = "memory"
 	Waiting Workload = "waiting"
+	Batch   Workload = "batch"
 )
 
-var workloads = []Workload{Steps, Queue, Latency, Resume, Backlog, Memory, Waiting}
+var workloads = []Workload{Steps, Queue, Latency, Resume, Backlog, Memory, Waiting, Batch}
 
 // Store is the database that a peer keeps its rows in.
 type Store string
@@ -37,7 +38,8 @@ type Spec struct {
 	Peer     string   `json:"peer"`
 	Variant  string   `json:"variant,omitempty"`
 	C        int      `json:"c,omitempty"`        // runs at once; workers of a queue
-	K        int      `json:"k,omitempty"`        // finished steps of the run that is resumed
+	K        int      `json:"k,omitempty"`        // finished steps of the run that is resumed; items of the batch
+	Kills    int      `json:"kills,omitempty"`    // of the process that works on the batch
 	Finished int      `json:"finished,omitempty"` // finished runs that are kept (backlog)
 	Queued   int      `json:"queued,omitempty"`   // queued runs (memory), sleeping ones (waiting)
 	N        int      `json:"n,omitempty"`        // runs, jobs or samples; 0 lets the child choose
@@ -59,7 +61,7 @@ func (s Spec) group() string {
 
 // cell is what the rounds of one row of a table have in common.
 func (s Spec) cell() string {
-	return fmt.Sprintf("%s/%s/%s/%d", s.group(), s.Peer, s.Variant, s.Finished)
+	return fmt.Sprintf("%s/%s/%s/%d/%d", s.group(), s.Peer, s.Variant, s.Finished, s.Kills)
 }
 
 // job is a spec with what the child needs besides.
@@ -67,7 +69,8 @@ type job struct {
 	Spec
 	Phase   phase   `json:"phase"`
 	Target  target  `json:"target"`
-	Seconds float64 `json:"seconds"` // how long the measured phase should last
+	Effects string  `json:"effects,omitempty"` // file to which each effect of an item adds a byte
+	Seconds float64 `json:"seconds"`           // how long the measured phase should last
 }
 
 // phase is what a child process is for.
@@ -100,6 +103,9 @@ type Result struct {
 
 	Recovery float64 `json:"recovery_ms,omitempty"` // worker start to step K+1
 	Replay   float64 `json:"replay_ms,omitempty"`   // first line of the body to step K+1
+
+	Working float64 `json:"working_s,omitempty"` // seconds of a batch without the leases of the killed processes
+	Again   float64 `json:"again,omitempty"`     // effects of items that were made again
 
 	Woken float64 `json:"woken_ms,omitempty"` // from the moment they are due until the last of 1,000 sleepers goes on
 	Jobs  float64 `json:"jobs_ms,omitempty"`  // how long 1,000 jobs take, from their start to the last finished row
