@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -447,6 +449,46 @@ func TestGroupFailureReadsTheSame(t *testing.T) {
 			if e != errs[0] {
 				t.Errorf("first %q, later %q", errs[0], e)
 			}
+		}
+	})
+}
+
+// What Wait gives is the failure that the others followed, whatever these say.
+func TestGroupNamesTheCause(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		s.on("bad", func(context.Context, int) (string, error) {
+			time.Sleep(time.Second) // bubble
+			return "", fault.Invalid(errors.New("bad"))
+		})
+		began := make(chan struct{})
+		var once sync.Once
+		s.on("long", func(ctx context.Context, _ int) (string, error) {
+			once.Do(func() { close(began) })
+			<-ctx.Done()
+			return "", context.Cause(ctx)
+		})
+		w := flow("fan", "v1", func(run *pawl.Run, in string) (string, error) {
+			g := run.Group()
+			g.Go(func(run *pawl.Run) error {
+				if _, err := s.rep(run, "long", in); err != nil {
+					return errors.New("the first branch gave up")
+				}
+				return nil
+			})
+			g.Go(func(run *pawl.Run) error {
+				<-began
+				_, err := s.rep(run, "bad", in)
+				return err
+			})
+			if err := g.Wait(); err != nil {
+				return err.Error(), nil
+			}
+			return "", nil
+		})
+		s.spawn("b1", w)
+		d := s.reach(begin(s, w, "x"), pawl.Succeeded)
+		if text := string(d.Result); !strings.Contains(text, "bad") || strings.Contains(text, "gave up") {
+			t.Errorf("Wait gave %s", text)
 		}
 	})
 }
