@@ -67,7 +67,7 @@ func (r *rig) finish(t *testing.T, h *pawl.Handle[string]) {
 	stop()
 	people.Wait()
 	r.dismiss(t)
-	a := r.inspect(t, newStaff(r, 1), mia)
+	a := r.inspect(t, newStaff(r, 1), mia, newOps(r, 1))
 	a.explain(t)
 }
 
