@@ -70,7 +70,8 @@ type audit struct {
 	claimed    map[string]int     // claims, by queue
 	used, most map[string]int     // at most: slots at once, begun in a second
 	atOnce     int                // runs of the narrow queue that the world has seen at once
-	missed     int                // deadlines
+	limited    int                // runs with a deadline …
+	missed     int                // … that have missed it
 	orphaned   int                // children of callers that were cancelled
 	taken      map[tidings]string // the step that was given an event
 	repeats    map[pawl.RunID]int

@@ -269,8 +269,17 @@ func (p *person) compareGate(g *pawl.GateRow) {
 
 func (r *rig) gatesOf(ctx context.Context, run pawl.RunID) (gates []pawl.GateRow, err error) {
 	err = r.store.View(ctx, func(ctx context.Context, tx pawl.Txn) error {
-		gates, err = tx.Gates(ctx, run)
-		return err
+		if gates, err = tx.Gates(ctx, run); err != nil {
+			return err
+		}
+		for i := range gates { // the list has no payloads
+			g, err := tx.Gate(ctx, gates[i].ID)
+			if err != nil {
+				return err
+			}
+			gates[i] = *g
+		}
+		return nil
 	})
 	return gates, err
 }

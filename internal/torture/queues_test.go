@@ -70,7 +70,6 @@ func (s *staff) where() (opts []pawl.StartOption) {
 	}
 	if s.rnd.IntN(5) == 0 {
 		opts = append(opts, pawl.Deadline(lease+upTo(s.rnd, 8*lease)))
-		s.ledger.deadlines.Add(1)
 	}
 	return opts
 }
@@ -292,6 +291,9 @@ func (a *audit) families() {
 		byID[d.ID] = d
 	}
 	for _, d := range a.runs {
+		if !d.Deadline.IsZero() {
+			a.limited++
+		}
 		if f := d.Fault; f != nil && f.Reason == fault.ReasonRunDeadline && !d.Deadline.IsZero() {
 			a.missed++
 			if early := d.Deadline.Sub(d.Ended); d.State == pawl.Failed && ownDeadline(f.Message) && early > time.Second && !a.parts.clock {
@@ -323,5 +325,5 @@ func (a *audit) queueLine() string {
 		a.kind, narrow, a.claimed[narrow], a.used[narrow], limits[narrow].MaxRunning, paced, a.claimed[paced], a.most[paced],
 		limits[paced].Rate+limits[paced].Burst, g.pauses.Load())
 	return text + fmt.Sprintf("%s: %d runs had a deadline, %d missed it; %d cancels of callers, %d children of cancelled callers\n",
-		a.kind, g.deadlines.Load(), a.missed, g.callersCancelled.Load(), a.orphaned)
+		a.kind, a.limited, a.missed, g.callersCancelled.Load(), a.orphaned)
 }

@@ -68,7 +68,7 @@ type ledger struct {
 	sent, retryLosers, answers, answerLosers, tooEarly atomic.Int64
 	gaveUp, samples, loops, twice                      atomic.Int64
 	decisions, decidedLate, left, invalidated          atomic.Int64
-	pauses, callersCancelled, deadlines                atomic.Int64
+	pauses, callersCancelled                           atomic.Int64
 }
 
 func newRig(t *testing.T, kind string, workers int, seed uint64, p parts) *rig {

@@ -88,7 +88,7 @@ func (s *staff) round(ctx context.Context) {
 	for range min(3, len(open)) {
 		s.send(ctx, open[s.rnd.IntN(len(open))].ID)
 	}
-	if len(open) > 0 && s.rnd.IntN(4) == 0 {
+	if len(open) > 0 && s.rnd.IntN(3) == 0 {
 		id := open[s.rnd.IntN(len(open))].ID
 		if s.rnd.IntN(2) == 0 {
 			id = s.caller(ctx, id)
