@@ -67,8 +67,11 @@ func (r *Run) come(c *stepCall, path string) ([]byte, error) {
 	if err := s.admit(); err != nil {
 		return s.abandonWait(err)
 	}
-	if c.wait != nil {
+	switch {
+	case c.wait != nil:
 		return s.await()
+	case c.batch != nil:
+		return s.fanOut()
 	}
 	return s.act(json)
 }
@@ -246,7 +249,7 @@ func (s *stepRun) first() error {
 	case s.c.kind == fault.KindRepeatable || s.c.kind.Waits() || s.b.side || !otherBuild(x.row.Builds, x.w.id.Build):
 		return nil
 	}
-	old := x.j.lookalike(s.c.kind, s.hash)
+	old := x.j.lookalike(s.c.kind, s.path, s.hash)
 	if old == nil || x.j.answered(AskRenamed, s.path) == AnswerRunIt {
 		return nil
 	}
@@ -367,7 +370,7 @@ func (s *stepRun) ready(row *StepRow) bool {
 	case hooks.Broken(hooks.R1):
 		return true
 	default:
-		return x.commit(nil, nil) == nil
+		return s.commit() == nil
 	}
 	// A heartbeat after a long stillness renews the lease and finds that the run is not ours any more: both count.
 	if s.effect() && !row.State.Finished() && (x.hold.Err() != nil || !x.w.trusted()) {
@@ -455,7 +458,7 @@ func (s *stepRun) writeIntent(row *StepRow) error {
 			op.lost = lostAttempt(prev)
 		}
 	}
-	if err := s.x.commit([]stepOp{op}, nil); err != nil {
+	if err := s.commit(op); err != nil {
 		return err
 	}
 	s.keep(row)

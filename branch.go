@@ -53,7 +53,7 @@ func (b *branch) suspend() error {
 
 // waitFor suspends the branch until the row has been settled or its time has come.
 func (b *branch) waitFor(row *StepRow) error {
-	b.waits = append(b.waits, waitOn{row.Name, row.Attempt})
+	b.waits = append(b.waits, waitOn{step: row.Name, attempt: row.Attempt})
 	b.x.mu.Lock()
 	b.x.blind = b.x.blind || b.x.ctx.Err() == nil
 	b.x.mu.Unlock()

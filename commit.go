@@ -14,6 +14,7 @@ import (
 // stepOp is one change to one journal row: a plain insert, or a move guarded by state and attempt.
 type stepOp struct {
 	row     *StepRow
+	item    *ItemRow // instead of a row: an item that has ended
 	insert  bool
 	attempt int         // the stored attempt a move expects
 	lost    *AttemptRow // an attempt that ended without success, recorded with it
@@ -43,6 +44,8 @@ func (q *write) change() (c Change, ok bool) {
 	for i := range q.ops {
 		op := &q.ops[i]
 		switch {
+		case op.item != nil:
+			c.Items = append(c.Items, op.item)
 		case op.mark, op.lost != nil, op.entry != nil, op.also != nil, op.lane != nil:
 			return c, false
 		case op.insert:
@@ -128,6 +131,9 @@ func (w *writer) alone(ctx context.Context, q *write, unknown bool) error {
 // landed gives the rows the form in which they are stored. A result is progress, which the run's row notes too.
 func (q *write) landed(written []StepRow) {
 	for i := range written {
+		if q.ops[i].item != nil {
+			continue
+		}
 		*q.ops[i].row = written[i]
 		if written[i].State == StepSucceeded && !q.ops[i].mark {
 			q.run.Lost = 0
@@ -205,6 +211,12 @@ func (e *Engine) applyOps(ctx context.Context, tx Txn, q *write, now int64, unkn
 	written = make([]StepRow, len(q.ops))
 	for i := range q.ops {
 		op, row := q.ops[i], &written[i]
+		if op.item != nil {
+			if err := putItem(ctx, tx, op.item, unknown); err != nil {
+				return nil, false, err
+			}
+			continue
+		}
 		*row = *op.row
 		row.Resolve(now)
 		op.row = row

@@ -63,6 +63,12 @@
 //
 // [Run.Finally] cleans up when the body has ended, however it did. [Limit] bounds what a run may do before a person is asked.
 //
+// # Batches
+//
+// [Batch] runs a function for each item of a list, several at once, and keeps what it came to item by item, under the item's own
+// id. After a crash, and in a manual retry, finished items are not run again, however the list has changed. docs/waiting.md says
+// more.
+//
 // # Children
 //
 // [Child] starts a run and waits for its end, without a slot of a worker. The child is recorded together with the wait, so

@@ -50,6 +50,8 @@ type execution struct {
 
 	mu       sync.Mutex // guards all down to steps
 	buf      []stepOp   // results the body has, not yet durable
+	asked    int        // how many changes were to become durable so far …
+	got      int        // … and how many of these have, in this order
 	timer    *time.Timer
 	failed   error // the run is lost: the first write that did not succeed
 	spoiled  error // a row that the store can never take; the run fails by it
@@ -299,6 +301,7 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 	x.mu.Lock()
 	all := append(x.buf, ops...)
 	x.buf = nil
+	x.asked += len(ops)
 	if x.timer != nil {
 		x.timer.Stop()
 	}
@@ -325,8 +328,9 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 		x.report(all)
 		return err
 	}
+	x.durable(len(all))
 	for i := range all {
-		if st := all[i].row.State; st != StepInFlight && !all[i].mark {
+		if row := all[i].row; row != nil && row.State != StepInFlight && !all[i].mark {
 			x.e.hooks.Reach(hooks.ResultWritten, string(x.row.ID), all[i].row.Name)
 		}
 	}
@@ -341,11 +345,14 @@ func (x *execution) write(ops []stepOp, end *runEnd) *write {
 // its own after the flush delay. The row is copied, because that write is another goroutine's; the copy is returned,
 // and has the times that the store gave it once a commit has returned.
 func (x *execution) buffer(op stepOp) *StepRow {
-	row := *op.row
-	op.row = &row
+	if op.item == nil {
+		row := *op.row
+		op.row = &row
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.buf = append(x.buf, op)
+	x.asked++
 	switch {
 	case len(x.buf) > 1:
 	case x.timer == nil:
@@ -353,7 +360,7 @@ func (x *execution) buffer(op stepOp) *StepRow {
 	default:
 		x.timer.Reset(x.e.o.flushDelay())
 	}
-	return &row
+	return op.row
 }
 
 // looksFirst reports whether something that is buffered has to look at stored rows under the run's lock.

@@ -16,7 +16,7 @@ import (
 // A branch waits (gate / event / uncertain / child); its wait is ended from outside while the sibling still runs; the sibling
 // fails; the body compensates and sleeps. The branch must not go on after that.
 func TestBranchGoesOnNoMore(t *testing.T) {
-	for _, kind := range []string{"gate", "event", "uncertain", "child"} {
+	for _, kind := range []string{"gate", "event", "uncertain", "child", "batch"} {
 		for _, limit := range []int{0, 1} {
 			t.Run(fmt.Sprint(kind, limit), func(t *testing.T) {
 				scene(t, func(t *testing.T, s *stage) {
@@ -40,6 +40,16 @@ func TestBranchGoesOnNoMore(t *testing.T) {
 								return err
 							case "event":
 								_, err = pawl.Await(run, "ev", ev, pawl.Key("k"))
+							case "batch":
+								_, err = pawl.Batch(run, "rows", []string{"a", "b"}, self, func(run *pawl.Run, id string) (string, error) {
+									if id == "b" {
+										return "", nil
+									}
+									return pawl.Await(run, "ev", ev, pawl.Key("k"))
+								})
+								if _, some := errors.AsType[*pawl.BatchError](err); some {
+									err = nil
+								}
 							case "uncertain":
 								_, err = s.mail(run, "unsure", in)
 							case "child":
@@ -74,7 +84,7 @@ func TestBranchGoesOnNoMore(t *testing.T) {
 					case "gate":
 						g := s.openGate(id)
 						s.must(g, pawl.AnswerApprove, "ann")
-					case "event":
+					case "event", "batch":
 						if err := ev.Send(t.Context(), s.desk, "k", "v"); err != nil {
 							t.Fatal(err)
 						}

@@ -62,6 +62,9 @@ func (e *Engine) heir(ctx context.Context, tx Txn, run *RunRow, p *Plan, rel Rel
 			return "", fmt.Errorf("inherit step %q: %w", s.Name, err)
 		}
 	}
+	if err := inheritItems(ctx, tx, run.ID, id, p); err != nil {
+		return "", err
+	}
 	return id, tx.AddAudit(ctx, &AuditRow{Act: string(p.Options.Mode), By: a.By, Why: payload.Clean(a.Reason, 1000), Run: run.ID,
 		Detail: fmt.Sprintf("new run %s%s", id, forkDetail(&p.Options))})
 }

@@ -3,6 +3,8 @@ package pawl
 import (
 	"context"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -15,21 +17,93 @@ const (
 	maxSteps    = 10_000 // steps of a run outside batches
 )
 
-// journal is a run's rows as one execution sees them. A row belongs to the branch that has come by it.
+// journal is a run's rows as one execution sees them. A row belongs to the branch that has come by it. Those of an item of a
+// batch are here only from when it begins, or was begun before, until it ends.
 type journal struct {
-	mu      sync.Mutex // guards rows, visited and passed once the body runs
-	rows    map[string]*StepRow
-	visited map[string]bool
-	loaded  int // rows that were there at the claim
-	passed  int // of those, how many the body has come by
+	mu sync.Mutex // guards pages, items and passed once the body runs
+	pages
+	items   map[string]*pages // by the item's scope
+	loaded  int               // rows that were there at the claim
+	passed  int               // of those, how many the body has come by
 	taken   map[string]bool
 	entries []EntryRow // answered questions, if another build wrote some of the rows
 }
 
-// readJournal reads a run's rows, 1,000 a page. It runs after the claim has committed: in the claim's own snapshot the
+// pages are the rows of an item, or those of none.
+type pages struct {
+	rows    map[string]*StepRow
+	visited map[string]bool
+}
+
+func newJournal(rows map[string]*StepRow) *journal {
+	return &journal{pages: pages{rows, make(map[string]bool)}, items: make(map[string]*pages), taken: make(map[string]bool), loaded: len(rows)}
+}
+
+// of gives the pages that a step belongs to. mu is held.
+func (j *journal) of(path string) *pages {
+	scope := itemScope(path)
+	if scope == "" {
+		return &j.pages
+	}
+	p := j.items[scope]
+	if p == nil {
+		p = &pages{make(map[string]*StepRow), make(map[string]bool)}
+		j.items[scope] = p
+	}
+	return p
+}
+
+// all gives the rows, those of items too.
+func (j *journal) all() iter.Seq[*StepRow] {
+	return func(yield func(*StepRow) bool) {
+		for _, p := range append(slices.Collect(maps.Values(j.items)), &j.pages) {
+			for _, row := range p.rows {
+				if !yield(row) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// forget drops what the item has come by. Rows of earlier executions that it has not come by stay.
+func (j *journal) forget(scope string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	p := j.items[scope]
+	if p == nil {
+		return
+	}
+	maps.DeleteFunc(p.rows, func(path string, _ *StepRow) bool { return p.visited[path] })
+	clear(p.visited)
+	if len(p.rows) == 0 {
+		delete(j.items, scope)
+	}
+}
+
+// dropItems drops the rows of those items of a batch that gone says are there no more.
+func (j *journal) dropItems(batch string, gone func(id string) bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	maps.DeleteFunc(j.items, func(scope string, _ *pages) bool {
+		id, ok := strings.CutPrefix(scope, batch+itemMark)
+		return ok && gone(unescaper.Replace(id))
+	})
+}
+
+// begun reports whether rows of the item are there.
+func (j *journal) begun(scope string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	p := j.items[scope]
+	return p != nil && len(p.rows) > 0
+}
+
+// readJournal reads a run's rows, 1,000 a page; heir says that they may be inherited. It runs after the claim has committed: in the claim's own snapshot the
 // last write of the former owner could be missing.
-func (e *Engine) readJournal(ctx context.Context, id RunID) (*journal, error) {
-	j := &journal{rows: make(map[string]*StepRow), visited: make(map[string]bool), taken: make(map[string]bool)}
+func (e *Engine) readJournal(ctx context.Context, id RunID, heir bool) (*journal, error) {
+	j := newJournal(make(map[string]*StepRow))
+	batches := false
 	for after, more := "", true; more; {
 		err := e.store.View(ctx, func(ctx context.Context, tx Txn) error {
 			page, err := tx.Steps(ctx, id, after, journalPage+1)
@@ -42,6 +116,7 @@ func (e *Engine) readJournal(ctx context.Context, id RunID) (*journal, error) {
 			for i := range page {
 				row := &page[i]
 				j.rows[row.Name] = row
+				batches = batches || row.Kind == fault.KindBatch && !row.State.Finished()
 				if row.TakenFrom != "" {
 					j.taken[row.TakenFrom] = true
 				}
@@ -54,21 +129,53 @@ func (e *Engine) readJournal(ctx context.Context, id RunID) (*journal, error) {
 		}
 	}
 	j.loaded = len(j.rows)
+	if batches || heir {
+		if err := e.readItems(ctx, id, j); err != nil {
+			return nil, err
+		}
+	}
 	return j, nil
+}
+
+// readItems reads the rows of items that were begun and have not ended.
+func (e *Engine) readItems(ctx context.Context, id RunID, j *journal) error {
+	for after, more := "", true; more; {
+		err := e.store.View(ctx, func(ctx context.Context, tx Txn) error {
+			page, err := tx.ItemSteps(ctx, id, after, journalPage, false)
+			if err != nil {
+				return err
+			}
+			more = len(page) == journalPage
+			for i := range page {
+				row := &page[i]
+				j.of(row.Name).rows[row.Name] = row
+				if row.TakenFrom != "" {
+					j.taken[row.TakenFrom] = true
+				}
+				after = row.Name
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("read steps of items of run %s: %w", id, err)
+		}
+	}
+	return nil
 }
 
 // visit notes that the body came by a row, and returns it. It reports false if the body has been there before.
 func (j *journal) visit(path string) (row *StepRow, first bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.visited[path] {
+	p := j.of(path)
+	if p.visited[path] {
 		return nil, false
 	}
-	row = j.rows[path]
-	if row != nil && row.State.Finished() {
+	row = p.rows[path]
+	if row != nil && row.State.Finished() && p == &j.pages {
 		j.passed++
 	}
-	j.visited[path] = true
+	p.visited[path] = true
 	return row, true
 }
 
@@ -76,19 +183,20 @@ func (j *journal) visit(path string) (row *StepRow, first bool) {
 func (j *journal) put(row *StepRow) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.rows[row.Name] = row
+	j.of(row.Name).rows[row.Name] = row
 }
 
 func (j *journal) row(path string) *StepRow {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.rows[path]
+	return j.of(path).rows[path]
 }
 
-func (j *journal) size() int {
+// size counts the rows beside that of path: those of its item, or those of none.
+func (j *journal) size(path string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return len(j.rows)
+	return len(j.of(path).rows)
 }
 
 // allPassed reports whether the body has come by every row that was there and finished when the run was claimed.
@@ -101,8 +209,8 @@ func (j *journal) allPassed() bool {
 // unvisited lists rows of this run's own making that the body did not come by.
 func (j *journal) unvisited() []string {
 	var names []string
-	for name, row := range j.rows {
-		if !j.visited[name] && row.Inherited == "" && !j.taken[name] {
+	for row := range j.all() {
+		if name := row.Name; !j.of(name).visited[name] && row.Inherited == "" && !j.taken[name] {
 			names = append(names, name)
 		}
 	}
@@ -111,13 +219,14 @@ func (j *journal) unvisited() []string {
 }
 
 // lookalike is an own, finished, unvisited row of the same kind with the same input: what a step that was renamed
-// between builds leaves behind.
-func (j *journal) lookalike(kind Kind, hash []byte) *StepRow {
+// between builds leaves behind. A step of an item looks like one of that item only.
+func (j *journal) lookalike(kind Kind, path string, hash []byte) *StepRow {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var found *StepRow
-	for name, row := range j.rows {
-		if j.visited[name] || j.taken[name] || row.Inherited != "" || row.State != StepSucceeded || row.Kind != kind ||
+	p := j.of(path)
+	for name, row := range p.rows {
+		if p.visited[name] || j.taken[name] || row.Inherited != "" || row.State != StepSucceeded || row.Kind != kind ||
 			!slices.Equal(row.InputHash, hash) {
 			continue
 		}

@@ -46,7 +46,7 @@ func (s *stepRun) overLimit() error {
 	}
 	size, took, cost := 0, x.w.now()-x.row.Started, x.cost.Load()
 	if s.row == nil {
-		size = x.j.size()
+		size = x.j.size(s.path)
 	}
 	if l.within(size, took, cost) {
 		return nil
@@ -107,14 +107,18 @@ func (x *execution) countCost() error {
 		return nil
 	}
 	var lost []AttemptRow
+	var items Usage
 	err := x.e.store.View(x.hold, func(ctx context.Context, tx Txn) (err error) {
-		lost, err = tx.Attempts(ctx, x.row.ID)
+		if lost, err = tx.Attempts(ctx, x.row.ID); err != nil {
+			return err
+		}
+		items, err = tx.ItemUsage(ctx, x.row.ID)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	total := int64(0)
+	total := items.CostMicros
 	for _, row := range x.j.rows {
 		if row.State == StepSucceeded && row.Inherited == "" {
 			total += row.Usage.CostMicros

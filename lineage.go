@@ -68,7 +68,7 @@ func (e *Engine) planIn(ctx context.Context, tx Txn, id RunID, o PlanOptions, re
 	}
 	pl.totals()
 	pl.checkNames()
-	p.Digest = digest(run, family, rows, p.Options)
+	p.Digest = digest(run, family, slices.Concat(rows, pl.items), p.Options)
 	return p, nil
 }
 
@@ -84,6 +84,9 @@ func (pl *planner) fates(ctx context.Context, tx Txn) error {
 		return nil
 	default:
 		return fmt.Errorf("unknown plan mode %q", mode)
+	}
+	if err := pl.batches(ctx, tx); err != nil {
+		return err
 	}
 	return pl.gates(ctx, tx)
 }
@@ -171,6 +174,8 @@ type planner struct {
 	plan  *Plan
 	run   *RunRow
 	rows  []StepRow
+	items []StepRow // steps of items that are not done
+	from  int64     // where a fork begins
 	now   int64
 }
 
@@ -200,29 +205,11 @@ func (pl *planner) expired(row *StepRow) bool {
 	return row.Kind == fault.KindKeyed && row.FirstIntent > 0 && pl.now > row.FirstIntent+row.KeyTTL
 }
 
-// retry continues after what is finished. A failure that is proven not to have happened is tried again; one that may
-// have happened is asked about first, where a repetition would do harm.
+// retry continues after what is finished.
 func (pl *planner) retry() {
 	for i := range pl.rows {
-		row := &pl.rows[i]
-		proven := row.Fault != nil && row.Fault.Outcome.Proven()
-		harmful := row.Kind == fault.KindOnce || pl.expired(row)
-		switch {
-		case row.State == StepSucceeded:
-			pl.add(row, Reuse, "")
-		case hooks.Broken(hooks.W7):
-			pl.add(row, Rerun, "")
-		case row.State == StepGivenUp, row.State == StepUncertain, row.State == StepInFlight && row.Kind != fault.KindRepeatable:
-			pl.add(row, Ask, "nobody knows whether it happened")
-		case harmful && !proven && row.State != StepRetrying:
-			pl.add(row, Ask, "it failed, and may have happened")
-		case row.Kind == fault.KindKeyed:
-			pl.add(row, Rerun, keyWhy(&pl.plan.Options, row.Name))
-		case row.Kind == fault.KindChild:
-			pl.add(row, Rerun, "its child is retried")
-		default:
-			pl.add(row, Rerun, "")
-		}
+		fate, why := pl.retried(&pl.rows[i])
+		pl.add(&pl.rows[i], fate, why)
 	}
 }
 
@@ -238,6 +225,7 @@ func (pl *planner) fork() {
 		}
 		from = pl.rows[i].Begun
 	}
+	pl.from = from
 	for i := range pl.rows {
 		row := &pl.rows[i]
 		fate, why := pl.forked(row, row.Begun >= from)
@@ -274,6 +262,8 @@ func doneAgain(row *StepRow, harmful bool, o *PlanOptions) (Fate, string) {
 		return Refused, "it happened; name it in Repeat to have it happen again"
 	case row.Kind == fault.KindChild:
 		return Refused, "the child has ended; name it in Repeat to start another"
+	case row.Kind == fault.KindBatch:
+		return Refused, "its items were run; name it in Repeat to run them all again"
 	case row.Kind == fault.KindTx && !row.Foreign:
 		return Rerun, "writes again"
 	case row.Kind == fault.KindKeyed:
@@ -406,8 +396,8 @@ func (pl *planner) checkNames() {
 }
 
 func (pl *planner) totals() {
-	for i := range pl.plan.Steps {
-		if s := &pl.plan.Steps[i]; s.Paid && (s.Fate == Rerun || s.Fate == Ask) {
+	for _, s := range slices.Concat(pl.plan.Steps, pl.plan.items) {
+		if s.Paid && (s.Fate == Rerun || s.Fate == Ask) {
 			pl.plan.PaidCalls += s.Calls
 			pl.plan.Cost += s.Cost
 		}
@@ -559,7 +549,7 @@ func (d *dryRun) reach(c *stepCall, path string, row *StepRow) {
 		return
 	}
 	d.next, d.kind, d.paid, d.calls = path, c.kind, c.o.paid, max(c.o.policy.Attempts, 0)
-	if d.calls == 0 {
+	if d.calls == 0 && c.batch == nil {
 		d.calls = defaultCalls
 	}
 	if row != nil {
@@ -580,7 +570,7 @@ func (e *Engine) replay(ctx context.Context, tx Txn, def *definition, run *RunRo
 	dry.tx = tx
 	x := &execution{e: e, def: def, row: *run, input: input, dry: dry, hold: ctx, life: ctx, ctx: ctx}
 	x.quietN.Store(true)
-	x.j = &journal{rows: rows, visited: map[string]bool{}, taken: map[string]bool{}, loaded: len(rows)}
+	x.j = newJournal(rows)
 	var root *branch
 	done := make(chan struct{})
 	go func() { // a goroutine of its own, which the body may end

@@ -78,7 +78,7 @@ func (e *Engine) Show(ctx context.Context, id RunID) (*RunDetail, error) {
 		if run.State == Succeeded {
 			d.Result = e.shown(result)
 		}
-		if err := e.showSteps(ctx, tx, d); err != nil {
+		if err := e.showSteps(ctx, tx, run, d); err != nil {
 			return err
 		}
 		if err := e.showPeople(ctx, tx, run, d); err != nil {
@@ -113,9 +113,12 @@ func (e *Engine) shown(stored []byte) []byte {
 	return json
 }
 
-func (e *Engine) showSteps(ctx context.Context, tx Txn, d *RunDetail) error {
+func (e *Engine) showSteps(ctx context.Context, tx Txn, run *RunRow, d *RunDetail) error {
 	rows, err := allSteps(ctx, tx, d.ID)
 	if err != nil {
+		return err
+	}
+	if err := showBatches(ctx, tx, run, rows, d); err != nil {
 		return err
 	}
 	attempts, err := tx.Attempts(ctx, d.ID)

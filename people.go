@@ -60,9 +60,10 @@ type RunInfo struct {
 // RunDetail is a run with its journal and everything people did to it.
 type RunDetail struct {
 	RunInfo
-	Input    []byte       `json:"-"` // JSON
-	Result   []byte       `json:"-"` // JSON, of a succeeded run
-	Steps    []StepDetail `json:"steps"`
+	Input    []byte       `json:"-"`                 // JSON
+	Result   []byte       `json:"-"`                 // JSON, of a succeeded run
+	Steps    []StepDetail `json:"steps"`             // without those of items of batches
+	Batches  []BatchInfo  `json:"batches,omitempty"` // see [Batch]
 	Entries  []Entry      `json:"entries,omitempty"`
 	Evidence []Evidence   `json:"evidence,omitempty"`
 	Audit    []AuditEntry `json:"audit,omitempty"`
@@ -251,6 +252,8 @@ type Plan struct {
 	Cost      int64         `json:"estimated_cost_micros"`
 	Refusals  []string      `json:"refusals,omitempty"` // why it cannot be carried out as it stands
 	Digest    string        `json:"digest"`             // of what the plan was made from
+
+	items []PlannedStep // steps of items of batches, but those that a person is asked about
 
 	live bool // another run of the lineage is not finished
 }

@@ -109,6 +109,7 @@ type StepRow struct {
 	UseStored bool   // a person said: go on with the stored input
 	Orphaned  bool   // its branch was ended here, because a sibling had failed
 	Inherited RunID  // the run that made the row; "" this one
+	Items     int    // of a batch: how many it was called with last
 	TakenFrom string // the row whose result a person gave to this step
 	Usage     Usage
 	Sent      *fault.Evidence // what the last attempt sent over HTTP; nil if nothing was seen

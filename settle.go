@@ -28,6 +28,7 @@ type runEnd struct {
 type waitOn struct {
 	step    string
 	attempt int
+	items   bool // a batch: what its items wait for is what counts
 }
 
 // apply writes the end. The run's row is locked and is this claim's.
@@ -222,7 +223,7 @@ func look(ctx context.Context, tx Txn, id RunID, now int64, on []waitOn) (w outl
 	w.ready = len(on) == 0
 	for _, o := range on {
 		row := rows[o.step]
-		if o.unseen(row) {
+		if o.items || o.unseen(row) {
 			continue
 		}
 		if row != nil && row.State == StepUncertain && row.Attempt == o.attempt {

@@ -22,6 +22,7 @@ type stepCall struct {
 	o       stepOptions
 	db      TxDB      // of a transaction in another database
 	wait    *waitKind // of a wait, which has no callback
+	batch   *batchCall
 	// exec runs the callback on the live input, or on stored if that is not nil, and gives the result.
 	exec func(ctx context.Context, a attempt, stored []byte) (any, error)
 	// check decodes a result as the body will get it, into a *Out.

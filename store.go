@@ -73,6 +73,7 @@ type Change struct {
 	Epoch  int64 // of the claim, …
 	Token  int64 // … compared under the lock of the run's row
 	Insert []*StepRow
+	Items  []*ItemRow
 	Settle []*StepRow // intents of this claim whose attempt has succeeded: end, result, usage, what was sent
 	End    *RunEnd
 }
@@ -104,6 +105,7 @@ type Txn interface {
 	RunRows
 	CallRows
 	StepRows
+	ItemRows
 	GateRows
 	PeopleRows
 	EventRows
@@ -156,8 +158,8 @@ type CallRows interface {
 type StepRows interface {
 	// Step returns one row with its value and input, nil if there is none.
 	Step(ctx context.Context, run RunID, name string) (*StepRow, error)
-	// Steps returns up to limit rows with names after after, in byte order of the name. Values longer than 4 KiB and
-	// inputs are left out, ValueSize tells.
+	// Steps returns up to limit rows with names after after, in byte order of the name, without those of items of batches.
+	// Values longer than 4 KiB and inputs are left out, ValueSize tells.
 	Steps(ctx context.Context, run RunID, after string, limit int) ([]StepRow, error)
 	// OpenSteps returns the rows that are waiting, in flight, retrying or uncertain, with inputs.
 	OpenSteps(ctx context.Context, run RunID) ([]StepRow, error)
@@ -170,7 +172,7 @@ type StepRows interface {
 	// attempts that begins anew.
 	InheritStep(ctx context.Context, from, run RunID, name string, state StepState) error
 	// MarkStep sets the columns that say how people and later builds relate to the row (OtherHash, UseStored, Orphaned,
-	// NextProbe, Probes) and nothing else.
+	// NextProbe, Probes), and Items, and nothing else.
 	MarkStep(ctx context.Context, row *StepRow) error
 	// AddAttempt records an attempt that ended without success. A second record of the same attempt is ignored.
 	AddAttempt(ctx context.Context, a *AttemptRow) error

@@ -21,9 +21,9 @@ const (
 
 // prepare reads the journal and settles what a former owner left behind, before the body starts.
 func (x *execution) prepare() error {
-	x.j = &journal{rows: map[string]*StepRow{}, visited: map[string]bool{}, taken: map[string]bool{}}
+	x.j = newJournal(make(map[string]*StepRow))
 	if x.row.Epoch > 1 || x.row.Parent != "" {
-		j, err := x.e.readJournal(x.hold, x.row.ID)
+		j, err := x.e.readJournal(x.hold, x.row.ID, x.row.Parent != "")
 		if err != nil {
 			return err
 		}
@@ -34,7 +34,7 @@ func (x *execution) prepare() error {
 	}
 	x.quietN.Store(x.j.loaded > 0)
 	left := false
-	for _, row := range x.j.rows {
+	for row := range x.j.all() {
 		left = left || row.State == StepInFlight
 	}
 	build := x.w.id.Build
@@ -112,7 +112,7 @@ func (x *execution) takeOver() error {
 	}
 	x.j.entries = entries
 	for _, row := range marked {
-		x.j.rows[row.Name] = row
+		x.j.put(row)
 	}
 	x.row.Lost, x.row.Builds = after.Lost, after.Builds
 	return nil
@@ -122,7 +122,7 @@ func (x *execution) takeOver() error {
 // without a report a Once attempt is uncertain. The other kinds are dealt with when the body comes by.
 func (x *execution) markLeft(ctx context.Context, tx Txn, now int64) (marked []*StepRow, err error) {
 	var reports []EvidenceRow
-	for _, left := range x.j.rows {
+	for left := range x.j.all() {
 		if left.State != StepInFlight || left.Kind != fault.KindOnce && left.Kind != fault.KindKeyed {
 			continue
 		}

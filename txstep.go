@@ -191,6 +191,7 @@ func (t *txTry) once(ctx context.Context, unknown bool) (value []byte, f *fault.
 		return value, f, err
 	}
 	q.landed(written)
+	x.durable(len(t.carried))
 	t.carried = nil
 	if renewed {
 		x.w.extended(sent)

@@ -178,6 +178,9 @@ func (c *Change) size() int {
 			n += 300 + len(row.Value) + len(row.Input)
 		}
 	}
+	for _, it := range c.Items {
+		n += 300 + len(it.Value)
+	}
 	if c.End != nil {
 		n += len(c.End.Result)
 	}

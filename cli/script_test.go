@@ -227,6 +227,7 @@ var (
 	spans  = regexp.MustCompile(`(^|[ (])([0-9]+h)?([0-9]+m)?[0-9]+(\.[0-9]+)?(ns|µs|ms|s)([ ).;,]|$)`)
 	nanos  = regexp.MustCompile(`_ns": ?[0-9]+`)
 	hashes = regexp.MustCompile(`\b[0-9a-f]{64}\b|[0-9a-f]{12}…|--hash [0-9a-f]{12}`)
+	rates  = regexp.MustCompile(`\b[0-9.e+]+/s\b|("per_second": ?)[0-9.e+]+`)
 	builds = regexp.MustCompile(`(exe-)?[0-9a-f]{12}\b`)
 	digest = regexp.MustCompile(`"digest": ?"[0-9a-f]+"`)
 	gaps   = regexp.MustCompile(`(\S) {2,}`)
@@ -255,6 +256,7 @@ func (s *script) normal(text string) string {
 		}
 		return name(&s.hashes, "hash", h[:12])
 	})
+	text = rates.ReplaceAllString(text, "${1}<rate>")
 	text = builds.ReplaceAllString(text, "<build>")
 	var out strings.Builder
 	for line := range strings.Lines(text) {
@@ -334,7 +336,25 @@ func (w *world) defs() []pawl.Definition {
 		pawl.Define("ship", "v10", w.ship),
 		pawl.Define("score", "v1", w.score, pawl.BlockOnExhausted()),
 		pawl.Define("repay", "v1", w.repay),
+		pawl.Define("rows", "v1", w.rows),
 	}
+}
+
+// rows is a batch. While the world is broken, every third item fails.
+func (w *world) rows(run *pawl.Run, n int) (int, error) {
+	items := make([]int, n)
+	for i := range items {
+		items[i] = i
+	}
+	res, err := pawl.Batch(run, "load", items, func(i int) string { return fmt.Sprint("row-", i) }, func(run *pawl.Run, i int) (int, error) {
+		return pawl.Keyed(run, "put", i, func(context.Context, pawl.OpKey, int) (int, error) {
+			if w.broken.Load() && i%3 == 2 {
+				return 0, fault.Invalid(errors.New("malformed row"))
+			}
+			return i, nil
+		})
+	})
+	return res.Done, err
 }
 
 // ship prices an order, books it, and mails the customer. While the world is broken the price cannot be found, and what

@@ -100,6 +100,9 @@ func (a *app) printRun(d *pawl.RunDetail, payloads bool) error {
 	if err := a.section("steps", len(d.Steps), stepTable(d, payloads)); err != nil {
 		return err
 	}
+	if err := a.section("batches", len(d.Batches), batchTable(d.Batches)); err != nil {
+		return err
+	}
 	for i := range d.Entries {
 		if en := &d.Entries[i]; en.Closed.IsZero() {
 			if err := a.printQuestion(en); err != nil {
@@ -296,6 +299,23 @@ func evidenceTable(list []pawl.Evidence) *table {
 	for i := range list {
 		e := &list[i]
 		t.row(when(e.At), e.Step, fmt.Sprint(e.Attempt), e.Source, e.Verdict, cmp.Or(faultText(e.Fault), compact(e.Value, 200), "-"))
+	}
+	return t
+}
+
+// batchTable is how far each batch is.
+func batchTable(list []pawl.BatchInfo) *table {
+	t := newTable("BATCH", "ITEMS", "DONE", "FAILED", "LEFT", "REUSED", "RATE", "ETA")
+	for i := range list {
+		b := &list[i]
+		rate, eta := "-", "-"
+		if b.PerSecond > 0 {
+			rate = fmt.Sprintf("%.3g/s", b.PerSecond)
+		}
+		if b.Wait > 0 {
+			eta = span(b.Wait)
+		}
+		t.row(b.Name, fmt.Sprint(b.Items), fmt.Sprint(b.Done), fmt.Sprint(b.Failed), fmt.Sprint(b.Left), fmt.Sprint(b.Reused), rate, eta)
 	}
 	return t
 }

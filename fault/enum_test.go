@@ -49,7 +49,7 @@ func TestEnumTextsRoundTrip(t *testing.T) {
 
 func TestEnumRefusesWhatItIsNot(t *testing.T) {
 	for _, v := range []encoding.TextMarshaler{
-		fault.Class(0), fault.Class(9), fault.Outcome(0), fault.Outcome(4), fault.Kind(0), fault.Kind(9),
+		fault.Class(0), fault.Class(9), fault.Outcome(0), fault.Outcome(4), fault.Kind(0), fault.Kind(10),
 	} {
 		if text, err := v.MarshalText(); err == nil {
 			t.Errorf("a value outside the constants is not written: got %q", text)
@@ -66,7 +66,7 @@ func TestEnumRefusesWhatItIsNot(t *testing.T) {
 	if c != fault.Transient || o != fault.OutcomeRejected || k != fault.KindTx {
 		t.Errorf("a refused text leaves the value alone: got %v, %v, %v", c, o, k)
 	}
-	if got := fmt.Sprint(fault.Class(9), fault.Outcome(9), fault.Kind(9), fault.Action(9)); got != "class(9) outcome(9) kind(9) action(9)" {
+	if got := fmt.Sprint(fault.Class(9), fault.Outcome(9), fault.Kind(10), fault.Action(9)); got != "class(9) outcome(9) kind(10) action(9)" {
 		t.Errorf("String never fails: got %q", got)
 	}
 }

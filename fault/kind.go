@@ -22,12 +22,14 @@ const (
 	KindGate
 	// KindChild waits for the end of another run.
 	KindChild
+	// KindBatch is done when its items are.
+	KindBatch
 )
 
 // Waits reports whether a step of kind k waits for something and has no effect of its own.
-func (k Kind) Waits() bool { return k >= KindTimer && k <= KindChild }
+func (k Kind) Waits() bool { return k >= KindTimer && k <= KindBatch }
 
-// String returns the stored text, "repeatable" for [KindRepeatable]; "kind(9)" outside the constants.
+// String returns the stored text, "repeatable" for [KindRepeatable]; "kind(10)" outside the constants.
 func (k Kind) String() string {
 	switch k {
 	case KindRepeatable:
@@ -46,12 +48,14 @@ func (k Kind) String() string {
 		return "gate"
 	case KindChild:
 		return "child"
+	case KindBatch:
+		return "batch"
 	}
 	return outside("kind", k)
 }
 
 // MarshalText returns the text of [Kind.String]. A value outside the constants, zero included, is an error.
-func (k Kind) MarshalText() ([]byte, error) { return enumText("kind", k, KindChild) }
+func (k Kind) MarshalText() ([]byte, error) { return enumText("kind", k, KindBatch) }
 
 // UnmarshalText accepts exactly what [Kind.MarshalText] writes; anything else is an error and leaves k alone.
-func (k *Kind) UnmarshalText(text []byte) error { return enumParse("kind", text, KindChild, k) }
+func (k *Kind) UnmarshalText(text []byte) error { return enumParse("kind", text, KindBatch, k) }

@@ -26,7 +26,7 @@ var stepRules = []rule{
 	{"pages", "Steps pages by name in byte order and leaves out large values and all inputs", testStepPages},
 	{"open", "OpenSteps gives the rows in flight, retrying and uncertain, with inputs", testOpenSteps},
 	{"inherit", "InheritStep copies a row in the given state, without usage, with a new budget, and names the run that made it", testInherit},
-	{"mark", "MarkStep writes five columns and nothing else", testMark},
+	{"mark", "MarkStep writes six columns and nothing else", testMark},
 	{"attempts", "a second record of an attempt is ignored", testAttempts},
 }
 

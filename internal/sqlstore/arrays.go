@@ -72,6 +72,11 @@ FROM `
 	freeQueues = `(NOT EXISTS (SELECT 1 FROM unnest($5::text[], $9::uuid[]) AS b(queue, owner)
 	CROSS JOIN LATERAL (SELECT 1 FROM pawl_queues AS q WHERE q.name = b.queue AND q.special OFFSET 0) AS held WHERE b.owner IS NOT NULL))::int`
 
+	batchItems = `INSERT INTO pawl_items (run, batch, item, state, epoch, ended, input_hash, fault, value)
+SELECT v.run, v.batch, v.item, v.state, v.epoch, n.now, v.input_hash, v.fault, v.value
+FROM (` + batchClock + `) AS n, unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bytea[], $7::text[],
+	$8::bytea[]) AS v(run, batch, item, state, epoch, input_hash, fault, value)`
+
 	batchClock = `SELECT current_setting('pawl.now')::bigint AS now`
 )
 
@@ -144,7 +149,7 @@ func (s *Store) statements(b *batch) []Batch {
 	switch {
 	case b.claims.rows == 0:
 		return []Batch{{s.texts.get(aloneStart), b.starts.args()}}
-	case b.claims.rows == 1 && len(b.order) == 1 && b.inserts[b.order[0]].rows == 1 && b.starts.rows+b.settles.rows+b.ends.rows == 0:
+	case b.claims.rows == 1 && len(b.order) == 1 && b.inserts[b.order[0]].rows == 1 && b.starts.rows+b.settles.rows+b.items.rows+b.ends.rows == 0:
 		sh := b.order[0]
 		return []Batch{{s.shaped(shapeText{sh, true}, fenced), append(b.claims.args(), b.inserts[sh].args()...)}}
 	}
@@ -159,6 +164,7 @@ func (s *Store) statements(b *batch) []Batch {
 	for _, sh := range b.order {
 		add(b.inserts[sh], s.shaped(shapeText{shape: sh}, arrayInsert))
 	}
+	add(&b.items, batchItems)
 	add(&b.ends, batchEnd)
 	add(&b.keys, batchKeys)
 	return all
@@ -171,6 +177,7 @@ type batch struct {
 	settles table
 	inserts map[shape]*table
 	order   []shape // of inserts
+	items   table
 	ends    table
 	keys    table
 }
@@ -182,7 +189,7 @@ const keptShapes = 30
 
 // free gives the batch back when nobody needs its statements any more.
 func (b *batch) free() {
-	for _, t := range [...]*table{&b.claims, &b.starts, &b.settles, &b.ends, &b.keys} {
+	for _, t := range [...]*table{&b.claims, &b.starts, &b.settles, &b.items, &b.ends, &b.keys} {
 		t.reset()
 	}
 	for _, sh := range b.order {
@@ -229,6 +236,20 @@ func (b *batch) add(c *pawl.Change) error {
 		b.settles.must(int64(row.Attempt))
 		b.settles.data(row.Value)
 		putUsage(row, &b.settles)
+	}
+	for _, it := range c.Items {
+		failure, err := faultText(it.Fault)
+		if err != nil {
+			return err
+		}
+		b.items.begin("utttnbtb")
+		for _, v := range [...]string{string(it.Run), it.Batch, it.Item, string(it.State)} {
+			b.items.text(v)
+		}
+		b.items.must(it.Epoch)
+		b.items.data(it.InputHash)
+		b.items.text(failure)
+		b.items.data(it.Value)
 	}
 	if c.End == nil {
 		return nil

@@ -33,6 +33,12 @@ const lookCloser = "do not change rows by hand; keep a copy of the database and 
 var rules = []rule{
 	{levelError, "I2", `SELECT run, name, ended FROM pawl_steps WHERE state = 'failed' AND fault IS NULL`,
 		"step %s failed without a stored error", lookCloser},
+	{levelError, "I2", `SELECT run, item, ended FROM pawl_items WHERE (state = 'failed') <> (fault IS NOT NULL)`,
+		"item %s has failed without a stored error, or is done with one", lookCloser},
+	{levelError, "I2", `SELECT s.run, s.name, NULL FROM pawl_steps s JOIN pawl_items i ON i.run = s.run AND i.batch = s.batch AND i.item = s.item
+		WHERE s.state = 'in_flight'`, "step %s is in flight, but its item has ended", lookCloser},
+	{levelError, "I3", `SELECT i.run, i.item, NULL FROM pawl_items i WHERE NOT EXISTS (SELECT 1 FROM pawl_runs r WHERE r.id = i.run)`,
+		"item %s is of a run that is not there", lookCloser},
 	{levelError, "I3", `SELECT id, state, NULL FROM pawl_runs WHERE state = 'queued' AND (due IS NULL OR owner IS NOT NULL)`,
 		"the run is %s, but has no due time, or an owner", lookCloser},
 	{levelError, "I3", `SELECT id, state, NULL FROM pawl_runs WHERE state = 'running' AND (owner IS NULL OR due IS NOT NULL)`,

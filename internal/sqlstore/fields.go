@@ -18,18 +18,22 @@ type sink interface {
 }
 
 // stepNames are the columns of pawl_steps in the order of putStep.
-var stepNames = strings.FieldsFunc(`run, name, kind, `+stepChanging+`, `+usageColumns+`, value, input`,
+var stepNames = strings.FieldsFunc(`run, name, batch, item, items, kind, `+stepChanging+`, `+usageColumns+`, value, input`,
 	func(r rune) bool { return strings.ContainsRune(", \t\n", r) })
 
 // putStep gives a step's fields to the sink.
 func putStep(s *pawl.StepRow, to sink) error {
 	to.text(string(s.Run))
 	to.text(s.Name)
+	batch, item := s.Item()
+	to.text(batch)
+	to.text(item)
+	to.num(int64(s.Items))
 	to.text(s.Kind.String())
 	return putMoved(s, to)
 }
 
-// putMoved leaves out run, name and kind.
+// putMoved leaves out what never changes, and what only MarkStep does.
 func putMoved(s *pawl.StepRow, to sink) error {
 	failure, err := faultText(s.Fault)
 	if err != nil {
@@ -122,7 +126,7 @@ var stepTypes = func() []byte {
 		switch name {
 		case "run", "worker", "inherited":
 			types[i] = 'u'
-		case "name", "kind", "state", "op_key", "taken_from", "provider", "model", "request_id", "sent", "fault":
+		case "name", "batch", "item", "kind", "state", "op_key", "taken_from", "provider", "model", "request_id", "sent", "fault":
 			types[i] = 't'
 		case "paid", "foreign_tx", "use_stored", "orphaned":
 			types[i] = 'o'

@@ -155,11 +155,13 @@ const (
 		+ (SELECT count(*) + coalesce(sum((coalesce(length(s.value), 0) + coalesce(length(s.input), 0)) / 4096), 0)
 			FROM pawl_steps s WHERE s.run = r.id)
 		+ (SELECT count(*) FROM pawl_attempts a WHERE a.run = r.id)
+		+ (SELECT count(*) + coalesce(sum(coalesce(length(i.value), 0) / 4096), 0) FROM pawl_items i WHERE i.run = r.id)
 FROM pawl_runs AS r{byid} WHERE ` + runsOf
 
 	markKeys       = `UPDATE pawl_keys{bykey} SET gone = coalesce(ended, {now}) WHERE product_key IN ({ids}) AND lineage IN ({others})`
 	markActs       = `UPDATE pawl_audit SET gone = at WHERE run IN ({ids})`
 	deleteSteps    = `DELETE FROM pawl_steps{byrun} WHERE run IN ({ids})`
+	deleteItems    = `DELETE FROM pawl_items WHERE run IN ({ids})`
 	deleteAttempts = `DELETE FROM pawl_attempts WHERE run IN ({ids})`
 	deleteEntries  = `DELETE FROM pawl_inbox WHERE run IN ({ids})`
 	deleteCalls    = `DELETE FROM pawl_calls WHERE run IN ({ids})`
@@ -236,7 +238,7 @@ func (t *txn) deleteLineages(ctx context.Context, lineages, runs, keys []string)
 		}
 	}
 	for part := range slices.Chunk(runs, pruneSize) {
-		for _, text := range []string{deleteSteps, deleteAttempts, deleteGates, deleteEntries, deleteEvidence, deleteCalls, markActs, deleteRuns} {
+		for _, text := range []string{deleteSteps, deleteItems, deleteAttempts, deleteGates, deleteEntries, deleteEvidence, deleteCalls, markActs, deleteRuns} {
 			if _, err := t.exec(ctx, withIDs(text), asList(part)...); err != nil {
 				return err
 			}

@@ -72,6 +72,6 @@ func TestPruneStatements(t *testing.T) {
 		finished(3000, 0)
 		prune(2, 0)
 		finished(100, 2*time.Hour)
-		prune(13, 100)
+		prune(14, 100)
 	})
 }

@@ -24,11 +24,11 @@ const (
 	stepChanging = `state, attempt, epoch, op_key, paid, foreign_tx, worker, begun, ended, deadline, settle, first_intent,
 	key_ttl, next_at, first_try, unknown, round, told, probe_after, next_probe, probes, use_stored, orphaned,
 	inherited, taken_from, fault, input_hash, other_hash`
-	stepColumns = `run, name, kind, ` + stepChanging + `, ` + usageColumns + `, octet_length(value)`
+	stepColumns = `run, name, items, kind, ` + stepChanging + `, ` + usageColumns + `, octet_length(value)`
 )
 
 func stepDest(s *pawl.StepRow) []any {
-	return append(append([]any{&s.Run, &s.Name, scanKind(&s.Kind), &s.State, &s.Attempt, &s.Epoch, zero(&s.Key), zero(&s.Paid),
+	return append(append([]any{&s.Run, &s.Name, zero(&s.Items), scanKind(&s.Kind), &s.State, &s.Attempt, &s.Epoch, zero(&s.Key), zero(&s.Paid),
 		zero(&s.Foreign), zero(&s.Worker), zero(&s.Begun), zero(&s.Ended), zero(&s.Deadline), zero(&s.Settle),
 		zero(&s.FirstIntent), zero(&s.KeyTTL), zero(&s.NextAt), zero(&s.FirstTry), zero(&s.Unknown), zero(&s.Round),
 		zero(&s.Told), zero(&s.ProbeAfter), zero(&s.NextProbe), zero(&s.Probes), zero(&s.UseStored), zero(&s.Orphaned), zero(&s.Inherited),
@@ -65,9 +65,9 @@ func (t *txn) Step(ctx context.Context, run pawl.RunID, name string) (*pawl.Step
 
 // Values of more than 4 KiB are left out. No column of the page is read twice.
 const selectSteps = `SELECT ` + stepColumns + `, CASE WHEN octet_length(value) <= 4096 THEN value END, NULL
-FROM pawl_steps WHERE run = $1 AND name > $2 ORDER BY name LIMIT $3`
+FROM pawl_steps WHERE run = $1 AND name > $2 AND batch IS NULL ORDER BY name LIMIT $3`
 
-// Steps uses the primary key.
+// Steps uses the primary key. It passes over the rows of items.
 func (t *txn) Steps(ctx context.Context, run pawl.RunID, after string, limit int) ([]pawl.StepRow, error) {
 	steps, err := list(ctx, t, scanStep, selectSteps, string(run), after, int64(limit))
 	if err != nil {
@@ -89,9 +89,9 @@ func (t *txn) OpenSteps(ctx context.Context, run pawl.RunID) ([]pawl.StepRow, er
 }
 
 // A plain INSERT, never an upsert: of two writers of one step the second fails, and with it its transaction.
-const insertStep = `INSERT INTO pawl_steps (run, name, kind, ` + stepChanging + `, ` + usageColumns + `, value, input)
+const insertStep = `INSERT INTO pawl_steps (run, name, batch, item, items, kind, ` + stepChanging + `, ` + usageColumns + `, value, input)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-	$26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41)`
+	$26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44)`
 
 // InsertStep adds a row. On PostgreSQL ErrStepExists leaves the transaction fit only for a rollback.
 func (t *txn) InsertStep(ctx context.Context, s *pawl.StepRow) error {
@@ -143,10 +143,10 @@ func (t *txn) MoveStep(ctx context.Context, s *pawl.StepRow, attempt int) (bool,
 }
 
 // Column for column as stored, but for the state and for usage and cost, which belong to the run that paid them.
-const inheritStep = `INSERT INTO pawl_steps (run, name, kind, state, attempt, epoch, op_key, paid, foreign_tx, worker, begun,
+const inheritStep = `INSERT INTO pawl_steps (run, name, batch, item, items, kind, state, attempt, epoch, op_key, paid, foreign_tx, worker, begun,
 	ended, deadline, settle, first_intent, key_ttl, round, probe_after, next_probe, probes,
 	use_stored, inherited, taken_from, fault, input_hash, other_hash, value, input)
-SELECT CAST($2 AS {id}), name, kind, CAST($4 AS TEXT), attempt, epoch, op_key, paid, foreign_tx, worker, begun,
+SELECT CAST($2 AS {id}), name, batch, item, items, kind, CAST($4 AS TEXT), attempt, epoch, op_key, paid, foreign_tx, worker, begun,
 	ended, deadline, settle, first_intent, key_ttl, attempt, probe_after, next_probe, probes,
 	use_stored, coalesce(inherited, run), taken_from, fault, input_hash, other_hash, value, input
 FROM pawl_steps WHERE run = $1 AND name = $3`
@@ -166,11 +166,13 @@ func (t *txn) InheritStep(ctx context.Context, from, run pawl.RunID, name string
 	return nil
 }
 
-const markStep = `UPDATE pawl_steps SET other_hash = $3, use_stored = $4, orphaned = $5, next_probe = $6, probes = $7 WHERE run = $1 AND name = $2`
+const markStep = `UPDATE pawl_steps SET other_hash = $3, use_stored = $4, orphaned = $5, next_probe = $6, probes = $7, items = $8
+WHERE run = $1 AND name = $2`
 
 // MarkStep uses the primary key.
 func (t *txn) MarkStep(ctx context.Context, s *pawl.StepRow) error {
-	n, err := t.exec(ctx, markStep, string(s.Run), s.Name, raw(s.OtherHash), truth(s.UseStored), truth(s.Orphaned), num(s.NextProbe), num(s.Probes))
+	n, err := t.exec(ctx, markStep, string(s.Run), s.Name, raw(s.OtherHash), truth(s.UseStored), truth(s.Orphaned), num(s.NextProbe), num(s.Probes),
+		num(s.Items))
 	if err == nil && n == 0 {
 		err = pawl.ErrNotFound
 	}

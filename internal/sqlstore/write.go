@@ -89,6 +89,11 @@ func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
 			return err
 		}
 	}
+	for _, it := range c.Items {
+		if err := s.writeItem(d, it, now); err != nil {
+			return err
+		}
+	}
 	for _, row := range c.Settle {
 		a := args{all: []any{string(row.Run), row.Name, int64(row.Attempt), now, raw(row.Value)}}
 		putUsage(row, &a)
@@ -125,6 +130,14 @@ func (s *Store) writeInsert(d *Direct, row *pawl.StepRow, now int64) error {
 	}
 	s.values = a.all
 	_, err := d.exec(s.shaped(shapeText{shape: sh}, rowInsert), a.all...)
+	return err
+}
+
+func (s *Store) writeItem(d *Direct, it *pawl.ItemRow, now int64) error {
+	failure, err := faultText(it.Fault)
+	if err == nil {
+		_, err = d.exec(insertItem, string(it.Run), it.Batch, it.Item, string(it.State), it.Epoch, now, raw(it.InputHash), str(failure), raw(it.Value))
+	}
 	return err
 }
 

@@ -115,10 +115,14 @@ CREATE TABLE pawl_lanes (
 	why   TEXT
 );
 
+-- batch and item are those of a step of an item, whose name has them too; items is of a batch, the number of its items.
 CREATE TABLE pawl_steps (
 	run          {id}    NOT NULL,
 	name         TEXT{c} NOT NULL,
-	kind         TEXT    NOT NULL CHECK (kind IN ('repeatable', 'keyed', 'tx', 'once', 'timer', 'event', 'gate', 'child')),
+	batch        TEXT{c},
+	item         TEXT{c},
+	items        BIGINT,
+	kind         TEXT    NOT NULL CHECK (kind IN ('repeatable', 'keyed', 'tx', 'once', 'timer', 'event', 'gate', 'child', 'batch')),
 	state        TEXT    NOT NULL
 		CHECK (state IN ('waiting', 'in_flight', 'retrying', 'uncertain', 'succeeded', 'failed', 'given_up')),
 	attempt      INTEGER NOT NULL,
@@ -159,6 +163,21 @@ CREATE TABLE pawl_steps (
 	value        {bytes},
 	input        {bytes},
 	PRIMARY KEY (run, name)
+);
+
+-- Items of batches that are done, or have failed. An item that has no row here is missing.
+CREATE TABLE pawl_items (
+	run        {id}    NOT NULL,
+	batch      TEXT{c} NOT NULL,
+	item       TEXT{c} NOT NULL,
+	state      TEXT    NOT NULL CHECK (state IN ('done', 'failed')),
+	epoch      BIGINT  NOT NULL,
+	ended      BIGINT  NOT NULL,
+	inherited  {id},
+	input_hash {bytes},
+	fault      TEXT,
+	value      {bytes},
+	PRIMARY KEY (run, batch, item)
 );
 
 -- Attempts that ended without success. The successful one is the step's row.
