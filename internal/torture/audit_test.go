@@ -65,10 +65,12 @@ type audit struct {
 	waits   map[string]int   // rows, by kind
 	begun   map[pawl.RunID][]time.Time
 
+	batches    []batchOf
 	gateStates map[pawl.GateState]int
 	pauses     []pause
 	claimed    map[string]int     // claims, by queue
 	used, most map[string]int     // at most: slots at once, begun in a second
+	again      int                // items of batches that another worker has run again
 	atOnce     int                // runs of the narrow queue that the world has seen at once
 	limited    int                // runs with a deadline …
 	missed     int                // … that have missed it
@@ -118,7 +120,7 @@ func (r *rig) inspect(t *testing.T, s *staff, p *person, o *ops) *audit {
 		t.Error(err)
 	}
 	a.keys()
-	for _, err := range []error{a.gates(t.Context(), p), a.queues(t.Context())} {
+	for _, err := range []error{a.gates(t.Context(), p), a.queues(t.Context()), a.items(t.Context())} {
 		if err != nil {
 			t.Error(err)
 		}
@@ -187,6 +189,12 @@ func (a *audit) readRows(ctx context.Context, db *sql.DB) error {
 
 // enter adds a journal row. Later runs of a lineage come later.
 func (a *audit) enter(d *pawl.RunDetail, st *pawl.StepDetail) {
+	if st.Kind == fault.KindBatch {
+		a.waits[st.Kind.String()]++
+		a.passed[place{d.Lineage, index(st.Name)}] = true
+		a.batches = append(a.batches, batchOf{d, st.Name})
+		return
+	}
 	if st.Kind.Waits() {
 		a.waited(d, st)
 		return
@@ -331,7 +339,7 @@ func (a *audit) chain(o op, j *journalled, inputs []string) {
 // orphans are effects that no journal knows of. Only a plain Repeatable may have one: it has no intent.
 func (a *audit) orphans() {
 	for _, o := range a.effects.ops() {
-		if v := verbOf(o.Step); a.journal[o] == nil && (kindOf(o.Step) != "Repeatable" || v == "paid") {
+		if v := verbOf(o.Step); a.journal[o] == nil && !isItem(o.Step) && (kindOf(o.Step) != "Repeatable" || v == "paid") {
 			a.violate(o.Lineage, "step %q had an effect, and has no journal row", o.Step)
 		}
 	}
@@ -360,7 +368,9 @@ func (a *audit) attempts() {
 			if calls[c]++; calls[c] == 2 {
 				a.violate(e.Run, "attempt %d of step %q was made twice", e.Attempt, o.Step)
 			}
-			refs[c] = e.Ref
+			if refs[c] = e.Ref; isItem(o.Step) { // its journal is not shown
+				delete(calls, c)
+			}
 		}
 	}
 	for _, d := range a.runs {
@@ -450,7 +460,8 @@ func (a *audit) table() string {
 	fmt.Fprintf(&b, "%s: %d runs (%d succeeded, %d failed, %d cancelled) were taken over %d times; %d starts under a used key, %d refused; %d cancels; %d retries by hand, %d lost to another\n",
 		a.kind, len(a.runs), states[pawl.Succeeded], states[pawl.Failed], states[pawl.Cancelled], a.losses(),
 		g.reused.Load(), g.refused.Load(), g.cancels.Load(), g.retries.Load(), g.retryLosers.Load())
-	fmt.Fprintf(&b, "%s: %d timers, %d events awaited (%d sent), %d children\n", a.kind, a.waits["timer"], a.waits["event"], g.sent.Load(), a.waits["child"])
+	fmt.Fprintf(&b, "%s: %d timers, %d events awaited (%d sent), %d children, %d batches (%d items run again)\n",
+		a.kind, a.waits["timer"], a.waits["event"], g.sent.Load(), a.waits["child"], a.waits["batch"], a.again)
 	b.WriteString(a.gateLine())
 	b.WriteString(a.queueLine())
 	fmt.Fprintf(&b, "%s: %d answers (%d gave up, %d about crash loops, %d about what may have happened twice), %d too early, %d too late; %d looks at finished runs\n",

@@ -133,6 +133,8 @@ func (o *effects) record(e effect) (done effect, status int, slow time.Duration)
 		return e, http.StatusUnprocessableEntity, slow
 	case o.rnd.IntN(100) < 2:
 		return e, http.StatusTooManyRequests, slow
+	case isItem(e.Step):
+		slow = time.Duration(o.rnd.Int64N(int64(200 * time.Millisecond)))
 	case verb == "long" || kindOf(verb) == "Once" && o.rnd.IntN(6) == 0:
 		slow = time.Duration(o.rnd.Int64N(int64(1200 * time.Millisecond)))
 	}

@@ -262,7 +262,7 @@ type person struct {
 	steady bool                  // answers in one manner
 	mu     sync.Mutex            // guards both below
 	busy   map[pawl.EntryID]bool // entries that are being answered
-	asked  map[string]int        // answers that were accepted about uncertain steps, by kind of step
+	asked  map[string]int        // answers that were accepted about uncertain steps, by line of the table
 	gates  *sayings
 }
 
@@ -429,6 +429,6 @@ func (p *person) note(en *pawl.Entry, c pawl.Choice) {
 	default:
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.asked[kindOf(en.Step)]++
+		p.asked[lineOf(en.Step)]++
 	}
 }

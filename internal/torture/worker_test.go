@@ -159,15 +159,24 @@ type job struct {
 
 // verbs are what a job is made of. Those that are there twice are taken twice as often.
 var verbs = []string{"rep", "rep", "paid", "long", "keyed", "keyed", "tx", "tx", "slowtx", "txin", "txin", "once", "once", "probed", "probed", "flaky",
-	"nap", "await", "pair", "pair", "child", "qchild", "haste", "detached", "gonce", "gkeyed", "gtx", "askonce", "askkeyed", "gwrong"}
+	"nap", "await", "pair", "pair", "child", "qchild", "haste", "detached", "gonce", "gkeyed", "gtx", "askonce", "askkeyed", "gwrong",
+	"batch", "batch"}
 
 // verbOf is the verb of a step's path.
 func verbOf(step string) string { return path.Base(step) }
 
 // kinds in the order of the table.
-var kinds = []string{"Repeatable", "Keyed", "Tx", "Tx elsewhere", "Once", "Once, probed"}
+var kinds = []string{"Repeatable", "Keyed", "Tx", "Tx elsewhere", "Once", "Once, probed", itemsLine}
 
-// kindOf is what the table calls a step's kind.
+// lineOf is the line of the table that a step belongs to.
+func lineOf(step string) string {
+	if isItem(step) {
+		return itemsLine
+	}
+	return kindOf(step)
+}
+
+// kindOf is a step's kind.
 func kindOf(step string) string {
 	switch verbOf(step) {
 	case "keyed", "gkeyed", "askkeyed", "gwrong":
@@ -213,6 +222,8 @@ func (w *world) body(run *pawl.Run, j job) (last string, err error) {
 			last, err = w.wait(item, verb, last)
 		case verb == "pair":
 			last, err = w.pair(item, last)
+		case verb == "batch":
+			err = w.batch(item, last)
 		case isGated(verb):
 			err = w.gated(item, verb, askedAt(i, last))
 		default:
