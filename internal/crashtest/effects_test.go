@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"slices"
 	"strconv"
 	"sync"
@@ -77,7 +78,9 @@ func (o *effects) record(e effect) string {
 }
 
 // absorbed reports whether the outside world honours the keys of a step.
-func absorbed(step string) bool { return step == "keyed" || slices.Contains(keyedSteps, step) }
+func absorbed(step string) bool {
+	return path.Base(step) == "item" || step == "keyed" || slices.Contains(keyedSteps, step)
+}
 
 // find returns the reference of the first effect that fits, "" if none does.
 func (o *effects) find(fits func(*effect) bool) string {

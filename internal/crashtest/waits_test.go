@@ -29,9 +29,16 @@ const (
 	gateLate  = "gate-late"  // nobody decides in time
 	childRun  = "child"      // does step "inner"
 	group     = "group"      // one branch does step "one", the other one waits and does step "two"
+	batch     = "batch"      // does step "item" for each item, and nobody has to wait
 )
 
-var waitKinds = []string{timer, event, eventLate, gate, askFirst, gateLate, childRun, group}
+var waitKinds = []string{timer, event, eventLate, gate, askFirst, gateLate, childRun, group, batch}
+
+// A batch has so many items, of which so many run at once.
+const (
+	batchItems  = 6
+	batchAtOnce = 2
+)
 
 // nap is how long timers and time limits are.
 const nap = 400 * time.Millisecond
@@ -76,6 +83,8 @@ func waitFlow(name, kind string, w *world) *pawl.Workflow[string, string] {
 			told, err = pawl.Child(run, "wait", childFlow(name, w), in)
 		case group:
 			err = w.both(run, in)
+		case batch:
+			err = w.items(run, in)
 		}
 		if err != nil {
 			return "", err
@@ -105,6 +114,18 @@ func (w *world) both(run *pawl.Run, in string) error {
 		return err
 	})
 	return g.Wait()
+}
+
+// items has an effect for each item of a batch.
+func (w *world) items(run *pawl.Run, in string) error {
+	items := make([]string, batchItems)
+	for i := range items {
+		items[i] = fmt.Sprint("i", i)
+	}
+	_, err := pawl.Batch(run, "wait", items, func(id string) string { return id }, func(run *pawl.Run, id string) (string, error) {
+		return w.keyed(run, "item", in+" "+id)
+	}, pawl.AtOnce(batchAtOnce))
+	return err
 }
 
 func (w *world) keyed(run *pawl.Run, name, in string) (string, error) {
@@ -172,6 +193,10 @@ func waitPlaces(kind string) []waitPlace {
 	// The second one. Where time has ended the wait, its first commit says so.
 	all = append(all, again(at(hooks.Claimed, "")), again(after(hooks.Claimed, "")))
 	switch kind {
+	case batch: // nothing is waited for, so there is no second one
+		all = append([]waitPlace{at(hooks.StepReached, "wait"), at(hooks.ResultWritten, "wait"), at(hooks.BodyDone, ""), after(hooks.BodyDone, ""),
+			at(hooks.Ended, "")}, effect("wait//i3/item")...)
+		return append(all, effect("after")...)
 	case askFirst: // the step that asks is called in both
 		all = append(all, at(hooks.StepReached, "after"), again(at(hooks.StepReached, "after")))
 	case event:
@@ -197,6 +222,7 @@ var tellingWaits = map[string][]waitPlace{
 	gate:      {{place: place{point: hooks.ResultWritten, step: "wait"}}, {place: place{point: hooks.EffectDone, step: "after"}}},
 	askFirst:  {{place: place{point: hooks.CommitSending, step: "after", arm: hooks.StepReached}, nth: 2}},
 	childRun:  {{place: place{point: hooks.CommitSending, step: "inner", arm: hooks.EffectDone}}},
+	batch:     {{place: place{point: hooks.EffectDone, step: "wait//i3/item"}}},
 	group:     {{place: place{point: hooks.EffectDone, step: "two"}}},
 }
 
@@ -464,6 +490,9 @@ func (c waiting) verify(t *testing.T, s *site, d *desk, id pawl.RunID, workflow 
 			t.Errorf("%s: step %s has %d effects under its key, want %v", c, step, fresh, want)
 		}
 	}
+	if c.kind == batch {
+		c.verifyItems(t, s, id)
+	}
 	c.verifyWait(t, s, r)
 	if s.kind == "sqlite" {
 		s.check(t)
@@ -490,6 +519,23 @@ func (c waiting) onlyChild(t *testing.T, s *site, workflow string) pawl.RunID {
 		return ""
 	}
 	return runs[0].ID
+}
+
+// verifyItems: each item has one effect, and no more were run again than run at once.
+func (c waiting) verifyItems(t *testing.T, s *site, id pawl.RunID) {
+	t.Helper()
+	more := 0
+	for i := range batchItems {
+		sent := s.effects.of(id, fmt.Sprintf("wait//i%d/item", i))
+		fresh := slices.DeleteFunc(slices.Clone(sent), func(e effect) bool { return !e.Fresh })
+		more += len(sent) - len(fresh)
+		if len(fresh) != 1 {
+			t.Errorf("%s: item %d has %d effects, want 1", c, i, len(fresh))
+		}
+	}
+	if more > batchAtOnce {
+		t.Errorf("%s: %d items were run again, want at most %d", c, more, batchAtOnce)
+	}
 }
 
 // verifyWait looks at what was waited for.

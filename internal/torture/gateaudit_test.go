@@ -104,6 +104,13 @@ func (a *audit) gate(d *pawl.RunDetail, g *pawl.GateRow, said *sayings) {
 	if g.State == pawl.GateClaimed && !said.yes[d.ID][payload] {
 		a.violate(d.ID, "step %q has acted under gate %s on %q, to which nobody has said yes", g.Ref, g.ID, payload)
 	}
+	if a.parts.clock {
+		// what follows compares times that were taken before and after the clock was set
+	} else if g.Claimed > 0 && g.GrantExpires > 0 && g.Claimed >= g.GrantExpires {
+		a.violate(d.ID, "step %q has used the approval %s at %d, which had expired at %d", g.Ref, g.ID, g.Claimed, g.GrantExpires)
+	} else if g.Expires > 0 && g.GrantExpires > 0 && g.Decided >= g.Expires {
+		a.violate(d.ID, "gate %s was approved at %d, after it had expired at %d", g.ID, g.Decided, g.Expires)
+	}
 	i := slices.IndexFunc(d.Steps, func(st pawl.StepDetail) bool { return st.Name == g.Ref })
 	if g.State == pawl.GateClaimed && (i < 0 || d.Steps[i].Attempt < 1 || d.Steps[i].Reused != "") {
 		a.violate(d.ID, "gate %s is used by step %q, which has not begun in this run", g.ID, g.Ref)

@@ -203,7 +203,11 @@ func (p *person) atOnce(all ...func()) {
 // twice is a double click.
 func (p *person) twice(ctx context.Context, g *pawl.GateInfo, d pawl.Decision) {
 	var got [2]*pawl.GateInfo
-	p.atOnce(func() { got[0] = p.say(ctx, g, d) }, func() { got[1] = p.say(ctx, g, d) })
+	var refused [2]bool
+	p.atOnce(func() { got[0], refused[0] = p.tell(ctx, g, d) }, func() { got[1], refused[1] = p.tell(ctx, g, d) })
+	if edits := d.Choice != pawl.AnswerApprove; edits && (got[0] != nil && refused[1] || got[1] != nil && refused[0]) {
+		p.violate(g.Run, "%s of gate %s, said twice, was heard once and refused once", d.Choice, g.ID)
+	}
 	if a, b := got[0], got[1]; a != nil && b != nil && (a.ID != b.ID || a.By != b.By && a.By != "" && b.By != "" || a.Generation != b.Generation) {
 		p.violate(g.Run, "%s of gate %s, said twice, has made gates %s (generation %d) and %s (%d)", d.Choice, g.ID, a.ID, a.Generation, b.ID, b.Generation)
 	}
@@ -211,6 +215,12 @@ func (p *person) twice(ctx context.Context, g *pawl.GateInfo, d pawl.Decision) {
 
 // say sends a decision and notes it; nil if it was not heard, or nobody knows.
 func (p *person) say(ctx context.Context, g *pawl.GateInfo, d pawl.Decision) *pawl.GateInfo {
+	got, _ := p.tell(ctx, g, d)
+	return got
+}
+
+// tell is say; it also reports whether the decision was refused.
+func (p *person) tell(ctx context.Context, g *pawl.GateInfo, d pawl.Decision) (_ *pawl.GateInfo, refused bool) {
 	switch d.Choice {
 	case pawl.AnswerApprove:
 		p.gates.approves(g.Run, g.Payload)
@@ -224,14 +234,14 @@ func (p *person) say(ctx context.Context, g *pawl.GateInfo, d pawl.Decision) *pa
 		p.ledger.decisions.Add(1)
 	case errors.Is(err, pawl.ErrConflict), errors.Is(err, pawl.ErrStale), errors.Is(err, pawl.ErrExpired), errors.Is(err, pawl.ErrNotAllowed):
 		p.ledger.decidedLate.Add(1)
-		return nil
+		return nil, true
 	default: // the database is away, or its answer was lost
-		return nil
+		return nil, false
 	}
 	p.gates.mu.Lock()
 	defer p.gates.mu.Unlock()
 	p.gates.heard = append(p.gates.heard, saying{d.Gate, d.Choice, got.ID})
-	return got
+	return got, false
 }
 
 // recheck looks whether gates that are decided for good are still what they were (A5).

@@ -53,6 +53,9 @@ func (r *rig) setQueues(ctx context.Context) error {
 		}
 	}
 	for name, s := range limits {
+		if !r.parts.queues {
+			break
+		}
 		if err := r.control.SetQueue(ctx, name, s, pawl.Act{By: "ops"}); err != nil {
 			return err
 		}
@@ -62,10 +65,12 @@ func (r *rig) setQueues(ctx context.Context) error {
 
 // where gives a job its place: a queue, a share in it, a priority; some have a deadline.
 func (s *staff) where() (opts []pawl.StartOption) {
-	switch s.rnd.IntN(3) {
-	case 0:
+	switch n := s.rnd.IntN(3); {
+	case n == 0 && s.parts.queues: // a share alone would make claims heed the queue
 		opts = append(opts, pawl.Queue(narrow), pawl.Share(pawl.Key(fmt.Sprint("share:", s.rnd.IntN(3)))), pawl.Priority(s.rnd.IntN(2)))
-	case 1:
+	case n == 0:
+		opts = append(opts, pawl.Queue(narrow), pawl.Priority(s.rnd.IntN(2)))
+	case n == 1:
 		opts = append(opts, pawl.Queue(paced))
 	}
 	if s.rnd.IntN(5) == 0 {
@@ -115,7 +120,7 @@ func newOps(r *rig, seed uint64) *ops { return &ops{rig: r, rnd: rand.New(rand.N
 func (o *ops) work(ctx context.Context) {
 	for next := time.Now(); ctx.Err() == nil; <-time.After(10 * tick) {
 		o.look(ctx)
-		if time.Now().After(next) && !o.quit.Load() {
+		if o.parts.queues && time.Now().After(next) && !o.quit.Load() {
 			name := []string{narrow, paced}[o.rnd.IntN(2)]
 			o.pause(ctx, name, upTo(o.rnd, lease))
 			next = time.Now().Add(lease + upTo(o.rnd, 2*lease))
@@ -172,6 +177,9 @@ type claimNote struct {
 
 // queues checks the limits of the queues.
 func (a *audit) queues(ctx context.Context) error {
+	if !a.parts.queues {
+		return nil
+	}
 	rows, err := a.own().QueryContext(ctx, `SELECT run, queue, share, claimed, taken, used, used_share FROM torture_claims`)
 	if err != nil {
 		return err
@@ -198,9 +206,7 @@ func (a *audit) queues(ctx context.Context) error {
 			a.rate(name, limit, byQueue[name])
 		}
 	}
-	if a.kind == "sqlite" { // on PostgreSQL workers that have lost their leases with the server may be calling still
-		a.served()
-	}
+	a.served()
 	return rows.Err()
 }
 
@@ -239,7 +245,8 @@ func (a *audit) rate(name string, limit pawl.QueueSettings, notes []claimNote) {
 }
 
 // served: what the world has seen at once of a queue's runs is within the limits too. A call counts until somebody else has
-// claimed its run: what a worker does that has lost its lease while it was frozen is not bounded.
+// claimed its run: what a worker does that has lost its lease while it was frozen is not bounded. On PostgreSQL all workers
+// may have lost theirs, with the server, and be calling still: there it is only counted.
 func (a *audit) served() {
 	type change struct {
 		at   time.Time
@@ -278,7 +285,7 @@ func (a *audit) served() {
 			}
 		}
 		a.atOnce = max(a.atOnce, len(now))
-		if l := limits[narrow]; c.more > 0 && (len(now) > l.MaxRunning || shared > l.MaxPerShare) {
+		if l := limits[narrow]; a.kind == "sqlite" && c.more > 0 && (len(now) > l.MaxRunning || shared > l.MaxPerShare) {
 			a.violate(c.run, "with it the world was asked by %d runs of queue %s at once, %d of share %q", len(now), narrow, shared, narrowed[c.run])
 		}
 	}
@@ -321,9 +328,12 @@ func ownDeadline(message string) bool {
 // queueLine is the queues' and families' line of the table.
 func (a *audit) queueLine() string {
 	g := &a.ledger
-	text := fmt.Sprintf("%s: queue %s was claimed %d times, at most %d at once (of %d); queue %s %d times, at most %d in a second (of %d); %d pauses\n",
-		a.kind, narrow, a.claimed[narrow], a.used[narrow], limits[narrow].MaxRunning, paced, a.claimed[paced], a.most[paced],
-		limits[paced].Rate+limits[paced].Burst, g.pauses.Load())
+	text := ""
+	if a.parts.queues {
+		text = fmt.Sprintf("%s: queue %s was claimed %d times, at most %d at once (of %d), as seen by the world %d; queue %s %d times, at most %d in a second (of %d); %d pauses\n",
+			a.kind, narrow, a.claimed[narrow], a.used[narrow], limits[narrow].MaxRunning, a.atOnce, paced, a.claimed[paced], a.most[paced],
+			limits[paced].Rate+limits[paced].Burst, g.pauses.Load())
+	}
 	return text + fmt.Sprintf("%s: %d runs had a deadline, %d missed it; %d cancels of callers, %d children of cancelled callers\n",
 		a.kind, a.limited, a.missed, g.callersCancelled.Load(), a.orphaned)
 }

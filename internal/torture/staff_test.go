@@ -133,7 +133,11 @@ func (s *staff) newJob() job {
 	s.jobs++
 	j := job{N: s.jobs}
 	for range 3 + s.rnd.IntN(7) {
-		j.Verbs = append(j.Verbs, verbs[s.rnd.IntN(len(verbs))])
+		verb := verbs[s.rnd.IntN(len(verbs))]
+		if verb == "qchild" && !s.parts.queues {
+			verb = "child"
+		}
+		j.Verbs = append(j.Verbs, verb)
 	}
 	return j
 }

@@ -23,7 +23,7 @@ var (
 	late    = flag.Duration("late", 0, "how long after its request the effect of a Once step comes, at most")
 	restart = flag.Duration("restart", 10*time.Second, "time between two acts against the database itself, on average")
 	burst   = flag.Int("burst", 2, "workers that are killed at once, at most")
-	with    = flag.String("with", "auto", "what else is done: readonly, late, standby, bouncer, clock, several with commas; none; auto: what is installed, of it the quick in a short run")
+	with    = flag.String("with", "auto", "what else is done: readonly, late, standby, bouncer, clock, queues, several with commas; none; auto: what is installed, of it the quick in a short run")
 	flush   = flag.Duration("flush", 0, "after which time results are written that nothing else carries; 0: as it is")
 	patient = flag.Duration("patience", 3*time.Minute, "how long the runs may take to end once nobody does harm any more")
 	bold    = flag.Bool("bold", false, "the clock is set while workers are frozen, too")
@@ -49,7 +49,7 @@ func TestTorture(t *testing.T) {
 
 func torture(t *testing.T, kind string) {
 	fmt.Printf("torture: %s, %v of chaos, %d workers, -seed %d\n", kind, *span, *workers, *seed)
-	p := choose(t, *with, kind, *span)
+	p := choose(t, *with, kind, *span, *seed)
 	r := newRig(t, kind, *workers, *seed, p)
 	r.effects.late = *late
 	c := &chaos{rig: r, rnd: rand.New(rand.NewPCG(*seed, 4)), every: *every, siege: newSiege(r, *seed, *span)}
