@@ -15,7 +15,7 @@ import (
 	"github.com/pawlrun/pawl/fault"
 )
 
-// The queues with limits. About every third job waits in each of them.
+// The queues with limits. Half of the jobs wait in the first one, a quarter in the other one.
 const (
 	narrow = "narrow"
 	paced  = "paced"
@@ -23,7 +23,7 @@ const (
 
 var limits = map[string]pawl.QueueSettings{
 	narrow: {MaxRunning: 4, MaxPerShare: 2},
-	paced:  {Rate: 8, Burst: 4},
+	paced:  {Rate: 5, Burst: 2},
 }
 
 // The database itself notes each claim in these queues, by a trigger in the claim's transaction, with how many slots are
@@ -65,9 +65,9 @@ func (r *rig) setQueues(ctx context.Context) error {
 
 // where gives a job its place: a queue, a share in it, a priority; some have a deadline.
 func (s *staff) where() (opts []pawl.StartOption) {
-	switch n := s.rnd.IntN(3); {
+	switch n := s.rnd.IntN(4) % 3; {
 	case n == 0 && s.parts.queues: // a share alone would make claims heed the queue
-		opts = append(opts, pawl.Queue(narrow), pawl.Share(pawl.Key(fmt.Sprint("share:", s.rnd.IntN(3)))), pawl.Priority(s.rnd.IntN(2)))
+		opts = append(opts, pawl.Queue(narrow), pawl.Share(pawl.Key(fmt.Sprint("share:", s.rnd.IntN(4)))), pawl.Priority(s.rnd.IntN(2)))
 	case n == 0:
 		opts = append(opts, pawl.Queue(narrow), pawl.Priority(s.rnd.IntN(2)))
 	case n == 1:
@@ -222,7 +222,7 @@ func (a *audit) paused(notes []claimNote) {
 }
 
 // rate: in no time of Per have more begun than Rate and Burst. A worker that was stopped inside its claim, between its look at
-// the rate and its update, has begun all of one claim late.
+// the rate and its update, has begun late all that one claim may take, which is a Burst.
 func (a *audit) rate(name string, limit pawl.QueueSettings, notes []claimNote) {
 	if limit.Rate == 0 {
 		return
@@ -237,7 +237,7 @@ func (a *audit) rate(name string, limit pawl.QueueSettings, notes []claimNote) {
 		}
 		n := i - first + 1
 		a.most[name] = max(a.most[name], n)
-		if n > limit.Rate+limit.Burst+slots {
+		if n > limit.Rate+2*limit.Burst {
 			a.violate(begun[i].run, "with it %d runs of queue %s have begun in %v", n, name, time.Duration(per)*time.Microsecond)
 			return
 		}
