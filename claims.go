@@ -107,8 +107,9 @@ func (w *worker) claimOnce(ctx context.Context) (got int, full bool, err error) 
 	}
 	w.claiming.Add(1)
 	runs, err := w.e.store.Claim(ctx, c)
+	journals := w.readJournals(ctx, c.Token, runs)
 	for i := range runs {
-		w.begin(runs[i], nil)
+		w.begin(runs[i], journals[runs[i].Row.ID], nil)
 	}
 	w.claiming.Add(1)
 	w.mu.Lock()
@@ -165,9 +166,10 @@ func (w *worker) free1() {
 	}
 }
 
-// begin executes a claimed run in a goroutine of its own. h, unless it is nil, gets to know how that ended.
-func (w *worker) begin(c Claimed, h *here) {
-	x := &execution{e: w.e, w: w, row: c.Row, from: c.From, lost: c.Owner, before: c.Before, slot: c.Slot, writing: newTurn()}
+// begin executes a claimed run in a goroutine of its own. Its journal may have been read already. h, unless it is nil, gets to
+// know how that ended.
+func (w *worker) begin(c Claimed, early *journal, h *here) {
+	x := &execution{e: w.e, w: w, row: c.Row, from: c.From, lost: c.Owner, before: c.Before, slot: c.Slot, early: early, writing: newTurn()}
 	x.hold, x.drop = context.WithCancelCause(w.hold)
 	x.life, x.stop = context.WithCancelCause(x.hold)
 	x.ctx, x.quit = context.WithCancelCause(x.life)

@@ -24,6 +24,7 @@ type stepOp struct {
 	// also runs in the transaction, before the row is written, and may change it; errSettled leaves it as it is stored.
 	also    func(ctx context.Context, tx Txn, row *StepRow, now int64) error
 	effects bool // a result of a step with an intent: evidence if it cannot be written
+	timer   bool // a sleep that is over
 }
 
 // write is what an execution wants to become durable, all of it or nothing.
@@ -50,7 +51,7 @@ func (q *write) change() (c Change, ok bool) {
 			return c, false
 		case op.insert:
 			c.Insert = append(c.Insert, op.row)
-		case op.effects && op.row.State == StepSucceeded: // an intent of this claim
+		case (op.effects || op.timer) && op.row.State == StepSucceeded: // an intent of this claim
 			c.Settle = append(c.Settle, op.row)
 		default:
 			return c, false

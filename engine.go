@@ -292,7 +292,7 @@ func (e *Engine) startOne(ctx context.Context, row *RunRow) (*here, error) {
 	case err != nil:
 	case w != nil:
 		h := &here{done: make(chan struct{})}
-		w.begin(Claimed{Row: *row, From: Queued}, h)
+		w.begin(Claimed{Row: *row, From: Queued}, nil, h)
 		return h, nil
 	default:
 		e.offer(ctx, VersionID{row.Workflow, row.Version}, 1)

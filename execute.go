@@ -32,6 +32,7 @@ type execution struct {
 	quit context.CancelCauseFunc
 
 	j      *journal
+	early  *journal // as it was read with those of other runs
 	input  []byte
 	from   RunState
 	lost   WorkerID // the owner it was taken from …

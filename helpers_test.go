@@ -130,6 +130,7 @@ type mortal struct {
 	pawl.Store
 	dead    atomic.Bool
 	commits atomic.Int64 // write transactions that were committed, and claims that took something
+	views   atomic.Int64 // transactions that read
 	deaf    atomic.Int64 // the how many-th commit from now on whose reply is lost
 }
 
@@ -174,6 +175,7 @@ func (m *mortal) View(ctx context.Context, fn func(context.Context, pawl.Txn) er
 	if m.dead.Load() {
 		return errDead
 	}
+	m.views.Add(1)
 	return m.Store.View(ctx, fn)
 }
 

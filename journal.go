@@ -99,11 +99,18 @@ func (j *journal) begun(scope string) bool {
 	return p != nil && len(p.rows) > 0
 }
 
-// readJournal reads a run's rows, 1,000 a page; heir says that they may be inherited. It runs after the claim has committed: in the claim's own snapshot the
+// add takes a row that was read.
+func (j *journal) add(row *StepRow) {
+	j.of(row.Name).rows[row.Name] = row
+	if row.TakenFrom != "" {
+		j.taken[row.TakenFrom] = true
+	}
+}
+
+// readJournal reads a run's rows, 1,000 a page. It runs after the claim has committed: in the claim's own snapshot the
 // last write of the former owner could be missing.
-func (e *Engine) readJournal(ctx context.Context, id RunID, heir bool) (*journal, error) {
+func (e *Engine) readJournal(ctx context.Context, id RunID) (*journal, error) {
 	j := newJournal(make(map[string]*StepRow))
-	batches := false
 	for after, more := "", true; more; {
 		err := e.store.View(ctx, func(ctx context.Context, tx Txn) error {
 			page, err := tx.Steps(ctx, id, after, journalPage+1)
@@ -114,13 +121,8 @@ func (e *Engine) readJournal(ctx context.Context, id RunID, heir bool) (*journal
 				page = page[:journalPage]
 			}
 			for i := range page {
-				row := &page[i]
-				j.rows[row.Name] = row
-				batches = batches || row.Kind == fault.KindBatch && !row.State.Finished()
-				if row.TakenFrom != "" {
-					j.taken[row.TakenFrom] = true
-				}
-				after = row.Name
+				j.add(&page[i])
+				after = page[i].Name
 			}
 			return nil
 		})
@@ -128,13 +130,40 @@ func (e *Engine) readJournal(ctx context.Context, id RunID, heir bool) (*journal
 			return nil, fmt.Errorf("read journal of run %s: %w", id, err)
 		}
 	}
-	j.loaded = len(j.rows)
-	if batches || heir {
-		if err := e.readItems(ctx, id, j); err != nil {
-			return nil, err
+	return j, nil
+}
+
+// readJournals reads the rows of runs that were claimed together, as far as they fit into one page. A journal that is not among
+// what it returns has to be read by itself.
+func (w *worker) readJournals(ctx context.Context, token int64, runs []Claimed) map[RunID]*journal {
+	again := make(map[RunID]*journal)
+	for i := range runs {
+		if runs[i].Row.Epoch > 1 {
+			again[runs[i].Row.ID] = newJournal(make(map[string]*StepRow))
 		}
 	}
-	return j, nil
+	if len(again) < 2 {
+		return nil
+	}
+	var page []StepRow
+	err := w.e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
+		page, err = tx.ClaimedSteps(ctx, w.id.ID, token, journalPage)
+		return err
+	})
+	if err != nil { // each may have better luck
+		return nil
+	}
+	for i := range page {
+		if j := again[page[i].Run]; j != nil {
+			j.add(&page[i])
+		}
+	}
+	if len(page) < journalPage {
+		return again
+	}
+	last := page[len(page)-1].Run
+	maps.DeleteFunc(again, func(id RunID, j *journal) bool { return id == last || len(j.rows) == 0 })
+	return again
 }
 
 // readItems reads the rows of items that were begun and have not ended.
@@ -147,12 +176,8 @@ func (e *Engine) readItems(ctx context.Context, id RunID, j *journal) error {
 			}
 			more = len(page) == journalPage
 			for i := range page {
-				row := &page[i]
-				j.of(row.Name).rows[row.Name] = row
-				if row.TakenFrom != "" {
-					j.taken[row.TakenFrom] = true
-				}
-				after = row.Name
+				j.add(&page[i])
+				after = page[i].Name
 			}
 			return nil
 		})

@@ -74,7 +74,7 @@ type Change struct {
 	Token  int64 // … compared under the lock of the run's row
 	Insert []*StepRow
 	Items  []*ItemRow
-	Settle []*StepRow // intents of this claim whose attempt has succeeded: end, result, usage, what was sent
+	Settle []*StepRow // intents of this claim, and waits, that have succeeded: end, result, usage, what was sent
 	End    *RunEnd
 }
 
@@ -161,6 +161,9 @@ type StepRows interface {
 	// Steps returns up to limit rows with names after after, in byte order of the name, without those of items of batches.
 	// Values longer than 4 KiB and inputs are left out, ValueSize tells.
 	Steps(ctx context.Context, run RunID, after string, limit int) ([]StepRow, error)
+	// ClaimedSteps returns, like Steps, up to limit rows of the runs that a claim took and that were taken before, in the
+	// order of the runs and their names.
+	ClaimedSteps(ctx context.Context, worker WorkerID, token int64, limit int) ([]StepRow, error)
 	// OpenSteps returns the rows that are waiting, in flight, retrying or uncertain, with inputs.
 	OpenSteps(ctx context.Context, run RunID) ([]StepRow, error)
 	// InsertStep adds a row with a plain INSERT; ErrStepExists if the name is taken.

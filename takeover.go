@@ -23,13 +23,11 @@ const (
 func (x *execution) prepare() error {
 	x.j = newJournal(make(map[string]*StepRow))
 	if x.row.Epoch > 1 || x.row.Parent != "" {
-		j, err := x.e.readJournal(x.hold, x.row.ID, x.row.Parent != "")
-		if err != nil {
+		if err := x.loadJournal(); err != nil {
 			return err
 		}
-		x.j = j
 		if hooks.Broken(hooks.W3) {
-			maps.DeleteFunc(j.rows, func(_ string, row *StepRow) bool { return row.State == StepInFlight })
+			maps.DeleteFunc(x.j.rows, func(_ string, row *StepRow) bool { return row.State == StepInFlight })
 		}
 	}
 	x.quietN.Store(x.j.loaded > 0)
@@ -45,6 +43,25 @@ func (x *execution) prepare() error {
 	}
 	x.readInput()
 	return x.countCost()
+}
+
+// loadJournal takes what is recorded, with the steps of items that may go on.
+func (x *execution) loadJournal() (err error) {
+	if x.j = x.early; x.j == nil {
+		if x.j, err = x.e.readJournal(x.hold, x.row.ID); err != nil {
+			return err
+		}
+	}
+	x.early = nil
+	x.j.loaded = len(x.j.rows)
+	items := x.row.Parent != ""
+	for _, row := range x.j.rows {
+		items = items || row.Kind == fault.KindBatch && !row.State.Finished()
+	}
+	if !items {
+		return nil
+	}
+	return x.e.readItems(x.hold, x.row.ID, x.j)
 }
 
 func (x *execution) readInput() {

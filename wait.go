@@ -99,6 +99,7 @@ func (s *stepRun) endWait(late func(context.Context, Txn, *StepRow, int64) error
 	if late == nil {
 		row.State, row.Ended = StepSucceeded, AtWrite
 		row.noteInput(s.hash)
+		op.timer = row.OtherHash == nil
 		return s.recordWait(op)
 	}
 	op.also = func(ctx context.Context, tx Txn, row *StepRow, now int64) error {

@@ -185,3 +185,33 @@ func TestSleepIsNotRepeated(t *testing.T) {
 		}
 	})
 }
+
+// Runs that fall due together are read together, and what they come to is written together.
+func TestSleepersWakeTogether(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		const n = 80
+		at := time.Now().Add(time.Hour)
+		w := flow("nap", "v1", func(run *pawl.Run, in string) (string, error) {
+			return in, pawl.SleepUntil(run, "nap", at)
+		})
+		p := s.spawn("b1", w)
+		var ids []pawl.RunID
+		for range n {
+			ids = append(ids, begin(s, w, "x"))
+		}
+		time.Sleep(time.Minute) // bubble
+		for _, id := range ids {
+			s.reach(id, pawl.Waiting)
+		}
+		commits, views := p.store.commits.Load(), p.store.views.Load()
+		time.Sleep(time.Hour) // bubble
+		for _, id := range ids {
+			s.reach(id, pawl.Succeeded)
+		}
+		commits, views = p.store.commits.Load()-commits, p.store.views.Load()-views
+		t.Logf("%d sleepers woke with %d commits and %d looks", n, commits, views)
+		if commits > n/8 || views > n/8 {
+			t.Errorf("%d sleepers woke with %d commits and %d looks, want them to share", n, commits, views)
+		}
+	})
+}

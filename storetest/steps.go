@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ var stepRules = []rule{
 	{"payloads", "a row that was read without its payloads can be moved without losing them", testStepPayloads},
 	{"bytes", "values and inputs are kept byte for byte", testStepBytes},
 	{"pages", "Steps pages by name in byte order and leaves out large values and all inputs", testStepPages},
+	{"claimed", "ClaimedSteps gives the rows of the runs that a claim took and that were taken before", testClaimedSteps},
 	{"open", "OpenSteps gives the rows in flight, retrying and uncertain, with inputs", testOpenSteps},
 	{"inherit", "InheritStep copies a row in the given state, without usage, with a new budget, and names the run that made it", testInherit},
 	{"mark", "MarkStep writes six columns and nothing else", testMark},
@@ -220,6 +222,62 @@ func testStepPages(t *testing.T, f *fixture) {
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("names in pages: %q\nwant byte order: %q", got, want)
+	}
+}
+
+func testClaimedSteps(t *testing.T, f *fixture) {
+	runs := f.claimed(3) // as it was before
+	var w pawl.WorkerRow
+	for i := range runs {
+		f.ok(f.change(runs[i].ID, func(r *pawl.RunRow) { r.State, r.Owner, r.Token, r.Due = pawl.Queued, "", 0, 1 }))
+		for _, name := range []string{"b", "a"} {
+			f.insert(*stored(result(runs[i].ID, name, strconv.Itoa(i))))
+		}
+	}
+	f.insert(*stored(result(runs[1].ID, "c//i/s", "of an item")))
+	large := stored(result(runs[1].ID, "c", strings.Repeat("x", 5000)))
+	f.insert(*large)
+	f.runs(1)
+	w = f.worker(time.Minute, v1)
+	claimed := map[pawl.RunID]bool{}
+	for i, n := range []int{2, 9} { // the second claim is another one
+		for _, c := range f.claim(w, n, func(c *pawl.Claim) { c.Token = int64(i + 1) }) {
+			claimed[c.Row.ID] = i == 0
+		}
+	}
+	if len(claimed) != 4 {
+		t.Fatalf("%d runs were claimed", len(claimed))
+	}
+	slices.SortFunc(runs, func(a, b pawl.RunRow) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	var want []string
+	for i := range runs {
+		if !claimed[runs[i].ID] {
+			continue
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			if name != "c" || runs[i].ID == large.Run {
+				want = append(want, string(runs[i].ID)+" "+name)
+			}
+		}
+	}
+	page := func(limit int) (got []string) {
+		f.view(func(ctx context.Context, tx pawl.Txn) error {
+			rows, err := tx.ClaimedSteps(ctx, w.ID, 1, limit)
+			for i := range rows {
+				got = append(got, string(rows[i].Run)+" "+rows[i].Name)
+				if (rows[i].Value == nil) != (rows[i].ValueSize > 4096) {
+					t.Errorf("step %s: a value of %d bytes of %d", rows[i].Name, len(rows[i].Value), rows[i].ValueSize)
+				}
+			}
+			return err
+		})
+		return got
+	}
+	if diff := cmp.Diff(page(99), want); diff != "" {
+		t.Errorf("rows (-got +want):\n%s", diff)
+	}
+	if diff := cmp.Diff(page(3), want[:3]); diff != "" {
+		t.Errorf("the first three (-got +want):\n%s", diff)
 	}
 }
 

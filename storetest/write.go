@@ -98,6 +98,17 @@ func testWriteEnds(t *testing.T, f *fixture) {
 		t.Errorf("the settled intent (-got +want):\n%s", diff)
 	}
 	f.ended(runs, now)
+	third := held(runs[2])
+	nap := pawl.StepRow{Run: runs[2].ID, Name: "nap", Kind: fault.KindTimer, State: pawl.StepWaiting, Attempt: 1, NextAt: 5}
+	f.insert(nap)
+	nap.State, nap.Ended = pawl.StepSucceeded, pawl.AtWrite
+	third.Settle = []*pawl.StepRow{&nap}
+	now, err = f.s.Write(f.ctx(), []pawl.Change{third})
+	f.ok(err)
+	nap.Resolve(now)
+	if diff := cmp.Diff(*f.step(runs[2].ID, "nap"), nap); diff != "" {
+		t.Errorf("the sleep that is over (-got +want):\n%s", diff)
+	}
 	f.view(func(ctx context.Context, tx pawl.Txn) error {
 		_, result, err := tx.Payload(ctx, runs[1].ID)
 		if string(result) != "3" {

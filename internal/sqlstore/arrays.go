@@ -36,7 +36,7 @@ const (
 FROM n, unnest($1::uuid[], $2::text[], $3::bigint[], $4::bytea[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[],
 	$10::bigint[], $11::bigint[], $12::text[]) AS v(run, name, attempt, value, provider, model, request_id, tokens_in, tokens_out,
 	cost_micros, latency_us, sent)
-	CROSS JOIN LATERAL (SELECT ctid FROM pawl_steps WHERE run = v.run AND name = v.name AND attempt = v.attempt AND state = 'in_flight'
+	CROSS JOIN LATERAL (SELECT ctid FROM pawl_steps WHERE run = v.run AND name = v.name AND attempt = v.attempt AND state IN ('in_flight', 'waiting')
 		OFFSET 0) AS at
 WHERE s.ctid = at.ctid RETURNING 1)
 SELECT 1 / (count(*) = cardinality($1::uuid[]))::int FROM done`

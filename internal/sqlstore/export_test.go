@@ -48,6 +48,8 @@ func (s *Store) Hot() []Hot {
 		{"runs of a key", keyList, "pawl_keys", "pkey"},
 		{"step", selectStep, "pawl_steps", "pkey"},
 		{"journal", selectSteps, "pawl_steps", "pkey"},
+		{"journals", selectClaimedSteps, "pawl_steps", "pkey"},
+		{"runs of journals", selectClaimedSteps, "pawl_runs", "owner"},
 		{"open steps", selectOpenSteps, "pawl_steps", "pkey"},
 		{"move", fmt.Sprintf(moveStep, "'in_flight', 'retrying'"), "pawl_steps", "pkey"},
 		{"mark", markStep, "pawl_steps", "pkey"},

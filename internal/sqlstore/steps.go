@@ -64,14 +64,29 @@ func (t *txn) Step(ctx context.Context, run pawl.RunID, name string) (*pawl.Step
 }
 
 // Values of more than 4 KiB are left out. No column of the page is read twice.
-const selectSteps = `SELECT ` + stepColumns + `, CASE WHEN octet_length(value) <= 4096 THEN value END, NULL
-FROM pawl_steps WHERE run = $1 AND name > $2 AND batch IS NULL ORDER BY name LIMIT $3`
+const (
+	stepPage    = `SELECT ` + stepColumns + `, CASE WHEN octet_length(value) <= 4096 THEN value END, NULL FROM pawl_steps`
+	selectSteps = stepPage + ` WHERE run = $1 AND name > $2 AND batch IS NULL ORDER BY name LIMIT $3`
+
+	selectClaimedSteps = stepPage + `
+WHERE run {anyof}SELECT id FROM pawl_runs{byowner} WHERE owner = $1 AND token = $2 AND epoch > 1{end} AND batch IS NULL
+ORDER BY run, name LIMIT $3`
+)
 
 // Steps uses the primary key. It passes over the rows of items.
 func (t *txn) Steps(ctx context.Context, run pawl.RunID, after string, limit int) ([]pawl.StepRow, error) {
 	steps, err := list(ctx, t, scanStep, selectSteps, string(run), after, int64(limit))
 	if err != nil {
 		return nil, fmt.Errorf("read journal of run %s: %w", run, err)
+	}
+	return steps, nil
+}
+
+// ClaimedSteps finds the runs by their owner, and their rows by the primary key.
+func (t *txn) ClaimedSteps(ctx context.Context, worker pawl.WorkerID, token int64, limit int) ([]pawl.StepRow, error) {
+	steps, err := list(ctx, t, scanStep, selectClaimedSteps, string(worker), token, int64(limit))
+	if err != nil {
+		return nil, fmt.Errorf("read the journals of a claim: %w", err)
 	}
 	return steps, nil
 }

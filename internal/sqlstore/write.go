@@ -44,7 +44,7 @@ const (
 
 	rowSettle = `UPDATE pawl_steps SET state = 'succeeded', ended = $4, value = $5, provider = $6, model = $7, request_id = $8,
 	tokens_in = $9, tokens_out = $10, cost_micros = $11, latency_us = $12, sent = $13
-WHERE run = $1 AND name = $2 AND attempt = $3 AND state = 'in_flight'`
+WHERE run = $1 AND name = $2 AND attempt = $3 AND state IN ('in_flight', 'waiting')`
 
 	rowEnd = `UPDATE pawl_runs{byid} SET state = $2, epoch = epoch + 1, token = NULL, owner = NULL, due = NULL, ended = $3, fault = $4,
 	result = $5
