@@ -3,6 +3,7 @@
 package torture_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -57,28 +58,40 @@ func (a *audit) gates(ctx context.Context, p *person) error {
 	return nil
 }
 
-// replay rebuilds the gates of a run from its acts alone, and compares (A9).
+// move is an act that moved a gate.
+type move struct {
+	gate     pawl.EntryID
+	from, to string
+	rev      int
+	by       string
+}
+
+// replay rebuilds the gates of a run from its acts alone, in the order of their revs, and compares (A9). Acts are listed by the
+// store's clock, which may have been set back.
 func (a *audit) replay(d *pawl.RunDetail, all *allGates) {
-	rebuilt, revs := map[pawl.EntryID]string{}, map[pawl.EntryID]int{}
+	var moves []move
 	for _, act := range d.Audit {
 		if act.Act != "gate" {
 			continue
 		}
-		var from, to string
-		var rev int
-		if n, err := fmt.Sscanf(act.Detail, "%s -> %s rev=%d", &from, &to, &rev); err != nil || n != 3 {
+		m := move{gate: act.Entry, by: act.By}
+		if n, err := fmt.Sscanf(act.Detail, "%s -> %s rev=%d", &m.from, &m.to, &m.rev); err != nil || n != 3 {
 			a.violate(d.ID, "the act %q cannot be read: %v", act.Detail, err)
-			continue
 		}
-		was, known := rebuilt[act.Entry]
+		moves = append(moves, m)
+	}
+	slices.SortStableFunc(moves, func(x, y move) int { return cmp.Compare(x.rev, y.rev) })
+	rebuilt, revs := map[pawl.EntryID]string{}, map[pawl.EntryID]int{}
+	for _, m := range moves {
+		was, known := rebuilt[m.gate]
 		if !known {
 			was = "none"
 		}
-		if from != was || rev != revs[act.Entry]+1 || act.By == "" {
-			a.violate(d.ID, "an act moves gate %s from %s to %s at rev %d, and it was %s at %d", act.Entry, from, to, rev, was, revs[act.Entry])
+		if m.from != was || m.rev != revs[m.gate]+1 || m.by == "" {
+			a.violate(d.ID, "an act moves gate %s from %s to %s at rev %d, and it was %s at %d", m.gate, m.from, m.to, m.rev, was, revs[m.gate])
 		}
-		rebuilt[act.Entry], revs[act.Entry] = to, rev
-		all.moves[act.Entry] = append(all.moves[act.Entry], from+" -> "+to)
+		rebuilt[m.gate], revs[m.gate] = m.to, m.rev
+		all.moves[m.gate] = append(all.moves[m.gate], m.from+" -> "+m.to)
 	}
 	for _, g := range all.of[d.ID] {
 		if rebuilt[g.ID] != string(g.State) || int64(revs[g.ID]) != g.Rev {
