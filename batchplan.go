@@ -3,6 +3,7 @@ package pawl
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/pawlrun/pawl/fault"
@@ -34,13 +35,15 @@ func (pl *planner) retried(row *StepRow) (Fate, string) {
 // batches says what becomes of the items of batches: done ones are reused, the others go on, as in a retry. A fork that
 // begins at or before a batch runs it only as a whole, and only if it is told to.
 func (pl *planner) batches(ctx context.Context, tx Txn) error {
-	if !slices.ContainsFunc(pl.rows, func(r StepRow) bool { return r.Kind == fault.KindBatch }) {
-		return nil
-	}
 	counts, err := tx.ItemCounts(ctx, pl.run.ID)
 	if err != nil {
 		return err
 	}
+	open, err := pl.openItems(ctx, tx)
+	if err != nil {
+		return err
+	}
+	pl.unseen(counts, open)
 	goesOn := make(map[string]bool)
 	for i := range pl.plan.Steps {
 		s, row := &pl.plan.Steps[i], &pl.rows[i]
@@ -66,22 +69,52 @@ func (pl *planner) batches(ctx context.Context, tx Txn) error {
 			s.Why = fmt.Sprintf("%d items are reused; %d failed and %d missing ones run", n.Done, n.Failed, max(0, row.Items-n.Done-n.Failed))
 		}
 	}
-	return pl.itemSteps(ctx, tx, goesOn)
+	pl.itemSteps(open, goesOn)
+	return nil
+}
+
+// openItems reads the steps of items that are not done.
+func (pl *planner) openItems(ctx context.Context, tx Txn) (open []StepRow, err error) {
+	for after, more := "", true; more; {
+		page, err := tx.ItemSteps(ctx, pl.run.ID, after, journalPage, true)
+		if err != nil {
+			return nil, err
+		}
+		if more = len(page) == journalPage; more {
+			after = page[len(page)-1].Name
+		}
+		open = append(open, page...)
+	}
+	return open, nil
+}
+
+// unseen plans the batches of which the run has inherited items, and to which its body has not come: those have no row yet. For
+// a fork they come after all that was begun.
+func (pl *planner) unseen(counts []ItemCount, open []StepRow) {
+	var names []string
+	for _, n := range counts {
+		names = append(names, n.Batch)
+	}
+	for i := range open {
+		batch, _ := open[i].Item()
+		names = append(names, batch)
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		if slices.ContainsFunc(pl.rows, func(r StepRow) bool { return r.Name == name }) {
+			continue
+		}
+		row := StepRow{Run: pl.run.ID, Name: name, Kind: fault.KindBatch, State: StepWaiting, Begun: math.MaxInt64}
+		pl.rows = append(pl.rows, row)
+		pl.add(&row, Rerun, "")
+	}
 }
 
 // itemSteps plans the steps of items that are not done, of batches that go on. Those that a person is asked about are shown.
-func (pl *planner) itemSteps(ctx context.Context, tx Txn, goesOn map[string]bool) error {
-	for after, more := "", len(goesOn) > 0; more; {
-		page, err := tx.ItemSteps(ctx, pl.run.ID, after, journalPage, true)
-		if err != nil {
-			return err
-		}
-		more = len(page) == journalPage
-		for i := range page {
-			after = page[i].Name
-			if batch, _ := page[i].Item(); goesOn[batch] {
-				pl.items = append(pl.items, page[i])
-			}
+func (pl *planner) itemSteps(open []StepRow, goesOn map[string]bool) {
+	for i := range open {
+		if batch, _ := open[i].Item(); goesOn[batch] {
+			pl.items = append(pl.items, open[i])
 		}
 	}
 	shown := len(pl.plan.Steps)
@@ -95,7 +128,6 @@ func (pl *planner) itemSteps(ctx context.Context, tx Txn, goesOn map[string]bool
 		}
 	}
 	pl.plan.Steps = slices.DeleteFunc(pl.plan.Steps, func(s PlannedStep) bool { return s.Fate != Ask && itemScope(s.Name) != "" })
-	return nil
 }
 
 // inheritItems gives the heir what is planned about items.

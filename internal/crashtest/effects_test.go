@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"path"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -28,7 +30,7 @@ type effect struct {
 	Fresh   bool   // not absorbed by its key
 }
 
-// effects is the outside world: it records every call in order, and absorbs the second one of step "keyed" by its key.
+// effects is the outside world: it records every call in order, and absorbs the second one of a keyed step by its key.
 type effects struct {
 	url  string
 	slow time.Duration // the longest time that a reply takes after its effect
@@ -67,12 +69,17 @@ func (o *effects) record(e effect) string {
 	defer o.mu.Unlock()
 	e.Ref, e.Fresh = fmt.Sprintf("%s#%d", e.Step, len(o.all)), true
 	for i := range o.all {
-		if f := &o.all[i]; e.Step == "keyed" && f.Key == e.Key && f.Fresh {
+		if f := &o.all[i]; absorbed(e.Step) && f.Key == e.Key && f.Fresh {
 			e.Ref, e.Fresh = f.Ref, false
 		}
 	}
 	o.all = append(o.all, e)
 	return e.Ref
+}
+
+// absorbed reports whether the outside world honours the keys of a step.
+func absorbed(step string) bool {
+	return path.Base(step) == "item" || step == "keyed" || slices.Contains(keyedSteps, step)
 }
 
 // find returns the reference of the first effect that fits, "" if none does.

@@ -309,6 +309,8 @@ func (d *desk) look(t *testing.T, q pawl.InboxQuery) {
 			a.Choice = pawl.AnswerAcknowledge
 		case pawl.AskCrashLoop:
 			a.Choice = pawl.AnswerResume
+		case pawl.AskGate: // who decides is not the desk
+			continue
 		case pawl.AskUncertain:
 			if en.Step == "probed" || d.quiet || time.Since(en.Opened) < d.slow || !d.truth(ctx, en, &a) {
 				continue

@@ -58,8 +58,12 @@ type workerConfig struct {
 	Point hooks.Point // where to report and block; "" nowhere
 	Step  string
 	Arm   hooks.Point // if set, the point counts only after this point of Step, whatever its own step is
+	Nth   int         // the how many-th time it comes to the point, or to Arm; 0 means the first
 	Flush time.Duration
 	Slots int
+
+	Wait string // the workflow is the one that waits in this way
+	Send string // it only sends the event that is awaited to this run
 }
 
 // work is the worker process. It stops on SIGTERM, and at once when its standard input ends, so that no worker
@@ -84,12 +88,20 @@ func work(raw string) error {
 	}
 	defer foreign.Close()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	w := &world{effects: c.Effects, foreign: foreign}
+	flows := []pawl.Definition{flow(c.Workflow, w)}
+	if c.Wait != "" {
+		flows = []pawl.Definition{waitFlow(c.Workflow, c.Wait, w), childFlow(c.Workflow, w)}
+	}
 	e, err := pawl.New(store, &pawl.Options{
 		Lease: lease, Poll: 100 * time.Millisecond, Drain: 3 * time.Second, Build: "crashtest", Logger: log, Slots: c.Slots,
 		Hooks: &hooks.Hooks{At: f.at, FlushDelay: c.Flush},
-	}, flow(c.Workflow, &world{effects: c.Effects, foreign: foreign}))
+	}, flows...)
 	if err != nil {
 		return err
+	}
+	if c.Send != "" {
+		return send(ctx, e, pawl.RunID(c.Send))
 	}
 	return e.Work(ctx)
 }
@@ -118,7 +130,8 @@ type failpoint struct {
 	c       workerConfig
 	release chan struct{}
 
-	mu    sync.Mutex // guards both below
+	mu    sync.Mutex // guards all below
+	seen  int        // how often it came to its point, or to what arms it
 	armed bool
 	done  bool
 }
@@ -137,12 +150,16 @@ func (f *failpoint) hit(p hooks.Point, step string) bool {
 	if f.c.Point == "" || f.done {
 		return false
 	}
-	if f.c.Arm == "" {
-		f.done = p == f.c.Point && step == f.c.Step
-		return f.done
+	counted := f.c.Point
+	if f.c.Arm != "" {
+		counted = f.c.Arm
 	}
 	f.done = f.armed && p == f.c.Point
-	f.armed = f.armed || p == f.c.Arm && step == f.c.Step
+	if p == counted && step == f.c.Step {
+		f.seen++
+	}
+	f.armed = f.c.Arm != "" && f.seen >= max(f.c.Nth, 1)
+	f.done = f.done || f.c.Arm == "" && f.seen >= max(f.c.Nth, 1)
 	return f.done
 }
 

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pawlrun/pawl"
 	"github.com/pawlrun/pawl/fault"
@@ -59,19 +60,32 @@ type audit struct {
 	journal map[op]*journalled
 	order   []op // keys of journal
 	rows    map[op][]row
-	results map[place]string   // of the journals
-	passed  map[place]bool     // a wait without a result stands there
-	waits   map[string]int     // rows, by kind
-	taken   map[tidings]string // the step that was given an event
-	repeats map[pawl.RunID]int
-	claims  map[pawl.RunID]int
-	lines   map[string]*tally
+	results map[place]string // of the journals
+	passed  map[place]bool   // a wait without a result stands there
+	waits   map[string]int   // rows, by kind
+	begun   map[pawl.RunID][]time.Time
+
+	batches    []batchOf
+	gateStates map[pawl.GateState]int
+	pauses     []pause
+	claimed    map[string]int     // claims, by queue
+	used, most map[string]int     // at most: slots at once, begun in a second
+	again      int                // items of batches that another worker has run again
+	atOnce     int                // runs of the narrow queue that the world has seen at once
+	limited    int                // runs with a deadline …
+	missed     int                // … that have missed it
+	orphaned   int                // children of callers that were cancelled
+	taken      map[tidings]string // the step that was given an event
+	repeats    map[pawl.RunID]int
+	claims     map[pawl.RunID]int
+	lines      map[string]*tally
 }
 
 // inspect checks every requirement once nothing works any more.
-func (r *rig) inspect(t *testing.T, s *staff, p *person) *audit {
+func (r *rig) inspect(t *testing.T, s *staff, p *person, o *ops) *audit {
 	t.Helper()
-	a := &audit{rig: r, journal: map[op]*journalled{}, rows: map[op][]row{}, results: map[place]string{}, passed: map[place]bool{}, waits: map[string]int{}, taken: map[tidings]string{},
+	a := &audit{rig: r, journal: map[op]*journalled{}, rows: map[op][]row{}, results: map[place]string{}, passed: map[place]bool{}, waits: map[string]int{}, begun: map[pawl.RunID][]time.Time{}, gateStates: map[pawl.GateState]int{}, pauses: o.pauses,
+		claimed: map[string]int{}, used: map[string]int{}, most: map[string]int{}, taken: map[tidings]string{},
 		repeats: map[pawl.RunID]int{}, claims: map[pawl.RunID]int{}, lines: map[string]*tally{}}
 	for _, kind := range kinds {
 		a.lines[kind] = &tally{asked: p.asked[kind]}
@@ -106,6 +120,12 @@ func (r *rig) inspect(t *testing.T, s *staff, p *person) *audit {
 		t.Error(err)
 	}
 	a.keys()
+	for _, err := range []error{a.gates(t.Context(), p), a.queues(t.Context()), a.items(t.Context())} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	a.families()
 	for _, d := range a.runs {
 		if n := a.repeats[d.ID]; n >= max(1, a.claims[d.ID]) {
 			r.violate(d.ID, "repeatable effects were repeated %d times, and workers began the run only %d times", n, a.claims[d.ID])
@@ -134,8 +154,13 @@ func (a *audit) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for id := range strings.FieldsSeq(string(claims)) {
-		a.claims[pawl.RunID(id)]++
+	for line := range strings.Lines(string(claims)) {
+		var id pawl.RunID
+		var at int64
+		if _, err := fmt.Sscan(line, &id, &at); err == nil { // but for one whose writer was killed
+			a.claims[id]++
+			a.begun[id] = append(a.begun[id], time.Unix(0, at))
+		}
 	}
 	for _, db := range []*sql.DB{a.own(), a.other} {
 		if err := a.readRows(ctx, db); err != nil {
@@ -164,6 +189,12 @@ func (a *audit) readRows(ctx context.Context, db *sql.DB) error {
 
 // enter adds a journal row. Later runs of a lineage come later.
 func (a *audit) enter(d *pawl.RunDetail, st *pawl.StepDetail) {
+	if st.Kind == fault.KindBatch {
+		a.waits[st.Kind.String()]++
+		a.passed[place{d.Lineage, index(st.Name)}] = true
+		a.batches = append(a.batches, batchOf{d, st.Name})
+		return
+	}
 	if st.Kind.Waits() {
 		a.waited(d, st)
 		return
@@ -190,7 +221,7 @@ func (a *audit) enter(d *pawl.RunDetail, st *pawl.StepDetail) {
 		a.violate(d.ID, "step %q had the value %q in an earlier run of the lineage and has %q now", st.Name, j.value, value)
 	}
 	j.done, j.value = true, value
-	if !strings.Contains(st.Name, "/"+wayB+"/") {
+	if !strings.Contains(st.Name, "/"+wayB+"/") && !isGated(verbOf(st.Name)) {
 		a.results[place{d.Lineage, index(st.Name)}] = value
 	}
 }
@@ -207,7 +238,7 @@ func (a *audit) waited(d *pawl.RunDetail, st *pawl.StepDetail) {
 	}
 	at := place{d.Lineage, index(st.Name)}
 	if st.State != pawl.StepSucceeded || st.Kind != fault.KindChild {
-		a.passed[at] = a.passed[at] || verbOf(st.Name) != "child" && !strings.Contains(st.Name, "/"+wayB+"/")
+		a.passed[at] = a.passed[at] || !isChild(verbOf(st.Name)) && !strings.Contains(st.Name, "/"+wayB+"/")
 		return
 	}
 	var value string
@@ -294,6 +325,9 @@ func (a *audit) repeated(o op) (n int) {
 
 // chain: what a step was called with is what the journal has of the step before, for good.
 func (a *audit) chain(o op, j *journalled, inputs []string) {
+	if isGated(verbOf(o.Step)) {
+		return // it was called with what was approved, see permitted
+	}
 	want := a.before(place{o.Lineage, index(o.Step)})
 	for _, in := range inputs {
 		if in != want {
@@ -305,7 +339,7 @@ func (a *audit) chain(o op, j *journalled, inputs []string) {
 // orphans are effects that no journal knows of. Only a plain Repeatable may have one: it has no intent.
 func (a *audit) orphans() {
 	for _, o := range a.effects.ops() {
-		if v := verbOf(o.Step); a.journal[o] == nil && (kindOf(o.Step) != "Repeatable" || v == "paid") {
+		if v := verbOf(o.Step); a.journal[o] == nil && !isItem(o.Step) && (kindOf(o.Step) != "Repeatable" || v == "paid") {
 			a.violate(o.Lineage, "step %q had an effect, and has no journal row", o.Step)
 		}
 	}
@@ -334,7 +368,9 @@ func (a *audit) attempts() {
 			if calls[c]++; calls[c] == 2 {
 				a.violate(e.Run, "attempt %d of step %q was made twice", e.Attempt, o.Step)
 			}
-			refs[c] = e.Ref
+			if refs[c] = e.Ref; isItem(o.Step) { // its journal is not shown
+				delete(calls, c)
+			}
 		}
 	}
 	for _, d := range a.runs {
@@ -424,7 +460,10 @@ func (a *audit) table() string {
 	fmt.Fprintf(&b, "%s: %d runs (%d succeeded, %d failed, %d cancelled) were taken over %d times; %d starts under a used key, %d refused; %d cancels; %d retries by hand, %d lost to another\n",
 		a.kind, len(a.runs), states[pawl.Succeeded], states[pawl.Failed], states[pawl.Cancelled], a.losses(),
 		g.reused.Load(), g.refused.Load(), g.cancels.Load(), g.retries.Load(), g.retryLosers.Load())
-	fmt.Fprintf(&b, "%s: %d timers, %d events awaited (%d sent), %d children\n", a.kind, a.waits["timer"], a.waits["event"], g.sent.Load(), a.waits["child"])
+	fmt.Fprintf(&b, "%s: %d timers, %d events awaited (%d sent), %d children, %d batches (%d items run again)\n",
+		a.kind, a.waits["timer"], a.waits["event"], g.sent.Load(), a.waits["child"], a.waits["batch"], a.again)
+	b.WriteString(a.gateLine())
+	b.WriteString(a.queueLine())
 	fmt.Fprintf(&b, "%s: %d answers (%d gave up, %d about crash loops, %d about what may have happened twice), %d too early, %d too late; %d looks at finished runs\n",
 		a.kind, g.answers.Load(), g.gaveUp.Load(), g.loops.Load(), g.twice.Load(), g.tooEarly.Load(), g.answerLosers.Load(), g.samples.Load())
 	return b.String()

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -22,11 +21,12 @@ const tick = 10 * time.Millisecond
 // chaos does harm to the workers of a rig and seats their successors. It runs in the test's goroutine.
 type chaos struct {
 	*rig
-	rnd     *rand.Rand
-	every   time.Duration // between two acts, on average
-	siege   *siege
-	gentle  bool // no more harm
-	holding sync.WaitGroup
+	rnd    *rand.Rand
+	every  time.Duration // between two acts, on average
+	siege  *siege
+	gentle bool         // no more harm
+	held   atomic.Int64 // COMMITs that are held back
+	ending atomic.Bool  // none is held back any more
 }
 
 // rage does harm until the end of span.
@@ -71,19 +71,8 @@ func (c *chaos) calm(t *testing.T, patience time.Duration, done func() bool) {
 			}
 		}
 	}
-	free := make(chan struct{})
-	go func() {
-		c.holding.Wait()
-		close(free)
-	}()
-	over := func() bool {
-		select {
-		case <-free:
-			return done()
-		default:
-			return false
-		}
-	}
+	c.ending.Store(true) // those that are held come to their time
+	over := func() bool { return c.held.Load() == 0 && done() }
 	for end := time.Now().Add(patience); !over() && time.Now().Before(end); <-time.After(tick) {
 		c.tend(t)
 	}
@@ -189,8 +178,10 @@ func (c *chaos) acts() []act {
 		act{5, c.hold})
 }
 
-// isClaim reports whether a statement takes runs.
-func isClaim(sql string) bool { return strings.Contains(sql, "WITH take AS") }
+// isClaim reports whether a statement takes runs, or locks the queues to take some.
+func isClaim(sql string) bool {
+	return strings.Contains(sql, "SET taken_state = state") || strings.Contains(sql, "FROM pawl_queues WHERE special AND name IN") && strings.Contains(sql, "KEY UPDATE")
+}
 
 // harm does something to a seat. Who is frozen is mostly left alone: what it does when it wakes is the point.
 func (c *chaos) harm(t *testing.T, s *seat) {
@@ -275,9 +266,13 @@ func (c *chaos) hold(_ *testing.T, s *seat) {
 		d = over + upTo(c.rnd, over)
 		c.ledger.oldCommits.Add(1)
 	}
-	c.holding.Go(func() {
+	go func() { // it may wait for ever: a worker that finds nothing to do claims nothing
 		<-caught
-		<-time.After(d)
+		if !c.ending.Load() {
+			c.held.Add(1)
+			defer c.held.Add(-1)
+			<-time.After(d)
+		}
 		_ = s.proxy.FreeCommit() // the server may be gone meanwhile, and the COMMIT with it
-	})
+	}()
 }

@@ -53,6 +53,19 @@ type effects struct {
 	byKey   map[pawl.OpKey]int    // index of the fresh effect under a key that is honoured
 	anyKey  map[pawl.OpKey]string // reference of the first effect under any key
 	refused map[op]int
+	calls   []service
+}
+
+// service is a call while it is under way.
+type service struct {
+	run      pawl.RunID
+	from, to time.Time
+}
+
+func (o *effects) served(c service) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.calls = append(o.calls, c)
 }
 
 func newEffects(t *testing.T, dir string, seed uint64) *effects {
@@ -88,11 +101,16 @@ func (o *effects) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if verb := verbOf(e.Step); o.late > 0 && (verb == "once" || verb == "probed") {
+	if o.late > 0 && isOnce(verbOf(e.Step)) {
 		<-time.After(rand.N(o.late))
 	}
+	begun := time.Now()
 	done, status, slow := o.record(e)
-	<-time.After(slow)
+	select {
+	case <-time.After(slow):
+	case <-r.Context().Done(): // nobody waits for the answer any more
+	}
+	o.served(service{e.Run, begun, time.Now()})
 	switch {
 	case status != http.StatusOK:
 		w.WriteHeader(status)
@@ -115,7 +133,9 @@ func (o *effects) record(e effect) (done effect, status int, slow time.Duration)
 		return e, http.StatusUnprocessableEntity, slow
 	case o.rnd.IntN(100) < 2:
 		return e, http.StatusTooManyRequests, slow
-	case verb == "long" || verb == "once" && o.rnd.IntN(6) == 0:
+	case isItem(e.Step):
+		slow = time.Duration(o.rnd.Int64N(int64(200 * time.Millisecond)))
+	case verb == "long" || kindOf(verb) == "Once" && o.rnd.IntN(6) == 0:
 		slow = time.Duration(o.rnd.Int64N(int64(1200 * time.Millisecond)))
 	}
 	e.Ref, e.Fresh, e.Lost, e.At = fmt.Sprintf("e%d", len(o.all)), true, !o.kind && o.rnd.IntN(100) < 2, time.Now()

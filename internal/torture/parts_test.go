@@ -21,6 +21,7 @@ type parts struct {
 	standby  bool // it is lost, and its standby takes over
 	clock    bool // the store's clock is set, by minutes
 	late     bool // a COMMIT lands when all that had to do with it was over
+	queues   bool // queues have limits; otherwise workers claim in one statement
 }
 
 // part is one of them by name. A light one is taken in short runs too.
@@ -37,14 +38,16 @@ var allParts = []part{
 	{"late", false, "postgres", nil, func(p *parts) { p.late = true }},
 	{"standby", false, "postgres", nil, func(p *parts) { p.standby = true }},
 	{"bouncer", false, "postgres", func() error { _, err := pgtest.PgBouncer(); return err }, func(p *parts) { p.bouncer = true }},
+	{"queues", false, "", nil, func(p *parts) { p.queues = true }},
 	{"clock", false, "", func() error { _, err := pgtest.FakeTime(); return err }, func(p *parts) { p.clock = true }},
 }
 
 // shortRun is the longest torture that leaves out what takes long.
 const shortRun = time.Minute
 
-// choose takes the parts that -with names. Of "auto" it takes what is installed, and says what is not; of names, all.
-func choose(t *testing.T, with, kind string, span time.Duration) (p parts) {
+// choose takes the parts that -with names. Of "auto" it takes what is installed, and says what is not; of names, all. Of the two
+// stores, one has queues with limits in any case: which one, the seed says.
+func choose(t *testing.T, with, kind string, span time.Duration, seed uint64) (p parts) {
 	t.Helper()
 	names := strings.Split(with, ",")
 	for _, name := range names {
@@ -54,7 +57,7 @@ func choose(t *testing.T, with, kind string, span time.Duration) (p parts) {
 	}
 	for _, x := range allParts {
 		asked := slices.Contains(names, x.name)
-		if x.store != "" && x.store != kind || !asked && (with != "auto" || !x.light && span <= shortRun) {
+		if x.store != "" && x.store != kind || !asked && (x.name == "queues" || with != "auto" || !x.light && span <= shortRun) {
 			continue
 		}
 		if x.lacks != nil && !(x.name == "clock" && kind == "sqlite") {
@@ -66,6 +69,9 @@ func choose(t *testing.T, with, kind string, span time.Duration) (p parts) {
 			}
 		}
 		x.on(&p)
+	}
+	if (seed%2 == 0) == (kind == "sqlite") {
+		p.queues = true
 	}
 	return p
 }

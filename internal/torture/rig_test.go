@@ -67,6 +67,8 @@ type ledger struct {
 	reused, refused, cancels, retries                  atomic.Int64
 	sent, retryLosers, answers, answerLosers, tooEarly atomic.Int64
 	gaveUp, samples, loops, twice                      atomic.Int64
+	decisions, decidedLate, left, invalidated          atomic.Int64
+	pauses, callersCancelled                           atomic.Int64
 }
 
 func newRig(t *testing.T, kind string, workers int, seed uint64, p parts) *rig {
@@ -106,6 +108,9 @@ func newRig(t *testing.T, kind string, workers int, seed uint64, p parts) *rig {
 	}
 	r.control, err = pawl.New(r.store, &pawl.Options{Logger: slog.New(slog.DiscardHandler), Build: "torture"})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.setQueues(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r.effects = newEffects(t, r.dir, seed)

@@ -88,8 +88,11 @@ func (s *staff) round(ctx context.Context) {
 	for range min(3, len(open)) {
 		s.send(ctx, open[s.rnd.IntN(len(open))].ID)
 	}
-	if len(open) > 0 && s.rnd.IntN(4) == 0 {
+	if len(open) > 0 && s.rnd.IntN(3) == 0 {
 		id := open[s.rnd.IntN(len(open))].ID
+		if s.rnd.IntN(2) == 0 {
+			id = s.caller(ctx, id)
+		}
 		ctx, cancel := context.WithTimeout(ctx, lease) // its row may be locked by a COMMIT that is held back
 		defer cancel()
 		if _, err := s.control.Cancel(ctx, id, pawl.Act{By: "staff", Reason: "changed my mind"}); err == nil {
@@ -130,7 +133,11 @@ func (s *staff) newJob() job {
 	s.jobs++
 	j := job{N: s.jobs}
 	for range 3 + s.rnd.IntN(7) {
-		j.Verbs = append(j.Verbs, verbs[s.rnd.IntN(len(verbs))])
+		verb := verbs[s.rnd.IntN(len(verbs))]
+		if verb == "qchild" && !s.parts.queues {
+			verb = "child"
+		}
+		j.Verbs = append(j.Verbs, verb)
 	}
 	return j
 }
@@ -143,7 +150,7 @@ func (s *staff) start(ctx context.Context, n int) {
 		s.reuse(ctx, flow)
 	case d < 6:
 		k := keyedJob{job: s.newJob()}
-		h, err := flow.Start(ctx, s.control, k.job, k.key())
+		h, err := flow.Start(ctx, s.control, k.job, append(s.where(), k.key())...)
 		if err != nil {
 			return
 		}
@@ -154,7 +161,7 @@ func (s *staff) start(ctx context.Context, n int) {
 		for i := range batch {
 			batch[i] = s.newJob()
 		}
-		_, _ = flow.StartMany(ctx, s.control, batch, nil) // or not: the database may be away
+		_, _ = flow.StartMany(ctx, s.control, batch, nil, s.where()...) // or not: the database may be away
 	}
 }
 
@@ -259,11 +266,12 @@ type person struct {
 	steady bool                  // answers in one manner
 	mu     sync.Mutex            // guards both below
 	busy   map[pawl.EntryID]bool // entries that are being answered
-	asked  map[string]int        // answers that were accepted about uncertain steps, by kind of step
+	asked  map[string]int        // answers that were accepted about uncertain steps, by line of the table
+	gates  *sayings
 }
 
 func newPerson(r *rig, seed uint64) *person {
-	return &person{rig: r, rnd: rand.New(rand.NewPCG(seed, 3)), busy: map[pawl.EntryID]bool{}, asked: map[string]int{}}
+	return &person{rig: r, rnd: rand.New(rand.NewPCG(seed, 3)), busy: map[pawl.EntryID]bool{}, asked: map[string]int{}, gates: newSayings()}
 }
 
 // work is the person's day. It ends with ctx, when the last answer is given.
@@ -278,13 +286,14 @@ func (p *person) work(ctx context.Context) {
 		}
 		for i := range entries {
 			if err == nil && !p.wait(&entries[i], now) && p.take(entries[i].ID) {
-				m := manner{p.rnd.IntN(6) == 0, p.rnd.IntN(6) == 0, p.rnd.IntN(12) == 0}
+				m := manner{p.rnd.IntN(6) == 0, p.rnd.IntN(6) == 0, p.rnd.IntN(12) == 0, p.rnd.IntN(100)}
 				if p.steady {
-					m = manner{}
+					m = manner{mood: 99}
 				}
 				answers.Go(func() { p.answer(ctx, &entries[i], m) })
 			}
 		}
+		p.recheck(ctx)
 		select {
 		case <-time.After(150 * time.Millisecond):
 		case <-ctx.Done():
@@ -301,7 +310,7 @@ func (p *person) wait(en *pawl.Entry, now time.Time) bool {
 func (p *person) take(id pawl.EntryID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.busy[id] || len(p.busy) > 20 {
+	if p.busy[id] || len(p.busy) > 20 || p.gates.isLeft(id) {
 		return false
 	}
 	p.busy[id] = true
@@ -313,6 +322,7 @@ type manner struct {
 	twice   bool // by two people at once, of whom one is heard
 	slow    bool // with a pause after the look
 	givesUp bool // without a look: the step is given up, and with it the run
+	mood    int  // how a gate is decided, 0 to 99
 }
 
 // answer looks and answers.
@@ -328,6 +338,13 @@ func (p *person) answer(ctx context.Context, en *pawl.Entry, m manner) {
 		a.Choice = pawl.AnswerAcknowledge
 	case pawl.AskCrashLoop:
 		a.Choice = pawl.AnswerResume
+	case pawl.AskGate:
+		p.decide(ctx, en.ID, m.mood)
+		return
+	case pawl.AskInvalidated:
+		if a.Choice = pawl.AnswerResume; verbOf(en.Step) != "gwrong" {
+			p.violate(en.Run, "step %q does not fit its approval: %s", en.Step, en.Detail)
+		}
 	case pawl.AskUncertain:
 		if m.givesUp {
 			a.Choice = pawl.AnswerGiveUp
@@ -411,9 +428,11 @@ func (p *person) note(en *pawl.Entry, c pawl.Choice) {
 		p.ledger.twice.Add(1)
 	case pawl.AskCrashLoop:
 		p.ledger.loops.Add(1)
+	case pawl.AskInvalidated:
+		p.ledger.invalidated.Add(1)
 	default:
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.asked[kindOf(en.Step)]++
+		p.asked[lineOf(en.Step)]++
 	}
 }

@@ -40,6 +40,7 @@ const (
 	longest  = 3 * lease // of a freeze
 	timeout  = 2 * time.Second
 	settling = 3 * lease
+	slots    = 6                          // of a worker
 	over     = timeout + lease + settling // since its begin an attempt of a worker of which nothing is known
 )
 
@@ -104,7 +105,7 @@ func work(raw string) error {
 	}
 	defer claims.Close()
 	e, err := pawl.New(store, &pawl.Options{
-		Lease: lease, Poll: 100 * time.Millisecond, Drain: 3 * time.Second, Build: "torture", Slots: 6,
+		Lease: lease, Poll: 100 * time.Millisecond, Drain: 3 * time.Second, Build: "torture", Slots: slots,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Hooks:  &hooks.Hooks{At: c.fate(claims), FlushDelay: c.Flush},
 	}, flow(&world{effects: c.Effects, foreign: foreign}), child(&world{effects: c.Effects, foreign: foreign}))
@@ -120,9 +121,9 @@ func (c workerConfig) fate(claims *os.File) func(hooks.Point, string, string) {
 	var seen atomic.Int64
 	return func(p hooks.Point, run, step string) {
 		if p == hooks.Claimed {
-			_, _ = claims.WriteString(run + "\n")
+			_, _ = fmt.Fprintf(claims, "%s %d\n", run, time.Now().UnixNano())
 		}
-		if p != c.Point || c.Once && verbOf(step) != "once" && verbOf(step) != "probed" || seen.Add(1) != c.Count {
+		if p != c.Point || c.Once && !isOnce(verbOf(step)) || seen.Add(1) != c.Count {
 			return
 		}
 		sig := syscall.SIGKILL
@@ -158,30 +159,42 @@ type job struct {
 
 // verbs are what a job is made of. Those that are there twice are taken twice as often.
 var verbs = []string{"rep", "rep", "paid", "long", "keyed", "keyed", "tx", "tx", "slowtx", "txin", "txin", "once", "once", "probed", "probed", "flaky",
-	"nap", "await", "pair", "pair", "child"}
+	"nap", "await", "pair", "pair", "child", "qchild", "haste", "detached", "gonce", "gkeyed", "gtx", "askonce", "askkeyed", "gwrong",
+	"batch", "batch"}
 
 // verbOf is the verb of a step's path.
 func verbOf(step string) string { return path.Base(step) }
 
 // kinds in the order of the table.
-var kinds = []string{"Repeatable", "Keyed", "Tx", "Tx elsewhere", "Once", "Once, probed"}
+var kinds = []string{"Repeatable", "Keyed", "Tx", "Tx elsewhere", "Once", "Once, probed", itemsLine}
 
-// kindOf is what the table calls a step's kind.
+// lineOf is the line of the table that a step belongs to.
+func lineOf(step string) string {
+	if isItem(step) {
+		return itemsLine
+	}
+	return kindOf(step)
+}
+
+// kindOf is a step's kind.
 func kindOf(step string) string {
 	switch verbOf(step) {
-	case "keyed":
+	case "keyed", "gkeyed", "askkeyed", "gwrong":
 		return "Keyed"
-	case "tx", "slowtx":
+	case "tx", "slowtx", "gtx":
 		return "Tx"
 	case "txin":
 		return "Tx elsewhere"
-	case "once":
+	case "once", "gonce", "askonce":
 		return "Once"
 	case "probed":
 		return "Once, probed"
 	}
 	return "Repeatable"
 }
+
+// isOnce reports whether a verb's effect must not be repeated and is not absorbed by a key.
+func isOnce(verb string) bool { return verb == "probed" || kindOf(verb) == "Once" }
 
 // world is what the steps of a worker reach.
 type world struct {
@@ -204,11 +217,16 @@ func child(w *world) *pawl.Workflow[job, string] {
 func (w *world) body(run *pawl.Run, j job) (last string, err error) {
 	for i, verb := range j.Verbs {
 		item := run.Item(strconv.Itoa(i))
-		if isWait(verb) {
+		switch {
+		case isWait(verb):
 			last, err = w.wait(item, verb, last)
-		} else if verb == "pair" {
+		case verb == "pair":
 			last, err = w.pair(item, last)
-		} else {
+		case verb == "batch":
+			err = w.batch(item, last)
+		case isGated(verb):
+			err = w.gated(item, verb, askedAt(i, last))
+		default:
 			last, err = w.step(item, verb, last)
 		}
 		if err != nil {
@@ -219,7 +237,12 @@ func (w *world) body(run *pawl.Run, j job) (last string, err error) {
 }
 
 // isWait reports whether a verb waits and has no effect of its own.
-func isWait(verb string) bool { return verb == "nap" || verb == "await" || verb == "child" }
+func isWait(verb string) bool { return verb == "nap" || verb == "await" || isChild(verb) }
+
+// isChild reports whether a verb waits for another run.
+func isChild(verb string) bool {
+	return verb == "child" || verb == "qchild" || verb == "haste" || verb == "detached"
+}
 
 // news is what jobs await. Anybody may send it about any run, and nobody has to.
 var news = pawl.DefineEvent[string]("news")
@@ -236,8 +259,21 @@ func (w *world) wait(run *pawl.Run, verb, last string) (string, error) {
 		}
 		return last, err
 	default:
-		return pawl.Child(run, verb, child(w), job{Verbs: []string{"rep", "keyed", "nap", "tx", "once"}})
+		return pawl.Child(run, verb, child(w), job{Verbs: []string{"rep", "keyed", "nap", "gkeyed", "tx", "once"}}, childOptions(verb)...)
 	}
+}
+
+// childOptions: a child may wait in the same full queue as its caller, have little time, or outlive its caller.
+func childOptions(verb string) []pawl.StartOption {
+	switch verb {
+	case "qchild":
+		return []pawl.StartOption{pawl.Queue(narrow), pawl.Share("share:0")}
+	case "haste":
+		return []pawl.StartOption{pawl.Deadline(2 * lease)}
+	case "detached":
+		return []pawl.StartOption{pawl.Detached()}
+	}
+	return nil
 }
 
 // pair goes two ways at once, of which one also naps. Its result is that of the first.
@@ -264,26 +300,32 @@ const (
 	wayB = "b"
 )
 
-// step tries again soon, and gives up after a while, which fails the run.
+// policy tries again soon, and gives up after a while, which fails the run.
+var policy = pawl.Retry(pawl.RetryPolicy{First: 50 * time.Millisecond, Max: time.Second})
+
+func (w *world) once(ctx context.Context, it pawl.Intent, in string) (string, error) {
+	return w.send(ctx, it.Key, in)
+}
+
+func (w *world) keyed(ctx context.Context, key pawl.OpKey, in string) (string, error) {
+	return w.send(ctx, key, in)
+}
+
 func (w *world) step(run *pawl.Run, verb, in string) (string, error) {
-	policy := pawl.Retry(pawl.RetryPolicy{First: 50 * time.Millisecond, Max: time.Second})
-	once := func(ctx context.Context, it pawl.Intent, in string) (string, error) { return w.send(ctx, it.Key, in) }
 	plain := func(ctx context.Context, in string) (string, error) { return w.send(ctx, "", in) }
 	switch verb {
 	case "paid":
 		return pawl.Repeatable(run, verb, in, plain, pawl.Paid(), policy)
 	case "keyed":
-		return pawl.Keyed(run, verb, in, func(ctx context.Context, key pawl.OpKey, in string) (string, error) {
-			return w.send(ctx, key, in)
-		}, pawl.Timeout(timeout), policy)
+		return pawl.Keyed(run, verb, in, w.keyed, pawl.Timeout(timeout), policy)
 	case "tx", "slowtx":
 		return pawl.Tx(run, verb, in, insert, policy)
 	case "txin":
 		return pawl.TxIn(run, verb, w.foreign, in, insert, policy)
 	case "once":
-		return pawl.Once(run, verb, in, once, pawl.Timeout(timeout), pawl.Settle(settling), policy)
+		return pawl.Once(run, verb, in, w.once, pawl.Timeout(timeout), pawl.Settle(settling), policy)
 	case "probed":
-		return pawl.Once(run, verb, in, once, pawl.Timeout(timeout), pawl.Settle(settling), pawl.Probe(0, w.probe), policy)
+		return pawl.Once(run, verb, in, w.once, pawl.Timeout(timeout), pawl.Settle(settling), pawl.Probe(0, w.probe), policy)
 	}
 	return pawl.Repeatable(run, verb, in, plain, policy)
 }
