@@ -33,7 +33,7 @@ test: ## all tests, on SQLite and on a real PostgreSQL, with the race detector; 
 	go test -short -timeout 20m ./internal/torture
 	cd internal/sdktest && go test -timeout 20m ./...
 
-crash: ## the whole crash matrix: every point, every kind, both stores, SIGKILL and SIGSTOP (about 10 minutes)
+crash: ## the whole crash matrix: every point, every kind, both stores, SIGKILL and SIGSTOP (about 15 minutes)
 	@scripts/need-cc
 	@scripts/need-postgres
 	go test -timeout 30m . -args -thorough

@@ -325,14 +325,21 @@ func ownDeadline(message string) bool {
 	return len(message) >= len(own) && message[:len(own)] == own
 }
 
+// paceLine says how many have begun in a second, which cannot be told if the clock was set.
+func (a *audit) paceLine() string {
+	if a.parts.clock {
+		return "at a pace not known"
+	}
+	return fmt.Sprintf("at most %d in a second (of %d)", a.most[paced], limits[paced].Rate+limits[paced].Burst)
+}
+
 // queueLine is the queues' and families' line of the table.
 func (a *audit) queueLine() string {
 	g := &a.ledger
 	text := ""
 	if a.parts.queues {
-		text = fmt.Sprintf("%s: queue %s was claimed %d times, at most %d at once (of %d), as seen by the world %d; queue %s %d times, at most %d in a second (of %d); %d pauses\n",
-			a.kind, narrow, a.claimed[narrow], a.used[narrow], limits[narrow].MaxRunning, a.atOnce, paced, a.claimed[paced], a.most[paced],
-			limits[paced].Rate+limits[paced].Burst, g.pauses.Load())
+		text = fmt.Sprintf("%s: queue %s was claimed %d times, at most %d at once (of %d), as seen by the world %d; queue %s %d times, %s; %d pauses\n",
+			a.kind, narrow, a.claimed[narrow], a.used[narrow], limits[narrow].MaxRunning, a.atOnce, paced, a.claimed[paced], a.paceLine(), g.pauses.Load())
 	}
 	return text + fmt.Sprintf("%s: %d runs had a deadline, %d missed it; %d cancels of callers, %d children of cancelled callers\n",
 		a.kind, a.limited, a.missed, g.callersCancelled.Load(), a.orphaned)
