@@ -119,10 +119,15 @@ func (c *childCall) find(ctx context.Context, tx Txn, fresh *RunRow) (started, e
 		return started{}, nil
 	}
 	found, err := c.run.x.e.byKey(ctx, tx, fresh, c.o.again)
-	if err == nil && found.id != "" {
-		err = c.circle(ctx, tx, found.id)
+	if err != nil || found.id == "" {
+		return found, err
 	}
-	return found, err
+	last, err := lastOf(ctx, tx, found.id) // it may have continued since the key was read
+	if err != nil {
+		return found, err
+	}
+	found.id = last.ID
+	return found, c.circle(ctx, tx, found.id)
 }
 
 // former is the child that the caller's step had in the run that the caller retries, or in one before that. A fork that
