@@ -135,9 +135,9 @@ func TestContinueMovesTheKey(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
 		w := flow("w", "v1", func(run *pawl.Run, in string) (string, error) {
 			if in == "last" {
-				return in, pawl.Sleep(run, "nap", time.Hour)
+				return in, pawl.Sleep(run, "nap", 3*time.Minute)
 			}
-			if err := pawl.Sleep(run, "nap", time.Minute); err != nil {
+			if err := pawl.Sleep(run, "nap", 5*time.Second); err != nil {
 				return "", err
 			}
 			return pawl.ContinueAs[string](run, "last")
@@ -166,7 +166,6 @@ func TestContinueMovesTheKey(t *testing.T) {
 		if got := begin(s, w, "first", pawl.Key("thing:1")); got != next {
 			t.Errorf("after the forks the key finds %s, want %s", got, next)
 		}
-		time.Sleep(time.Hour) // bubble
 		result(t, s.reach(next, pawl.Succeeded), "last")
 	})
 }
@@ -294,12 +293,12 @@ func TestContinuedChild(t *testing.T) {
 				return pawl.Child(run, "kid", k, "xxx", pawl.Key("one"))
 			})
 			s.on("send", func(_ context.Context, n int) (string, error) {
-				time.Sleep(time.Minute) // bubble
+				time.Sleep(10 * time.Second) // bubble
 				return fmt.Sprint("sent", n), nil
 			})
 			s.spawn("b1", w, k)
 			begin(s, k, "xxx", pawl.Key("one"))
-			time.Sleep(90 * time.Second) // bubble: in the second run
+			time.Sleep(15 * time.Second) // bubble: in the second run
 			first := begin(s, w, "in")
 			result(t, s.reach(first, pawl.Succeeded), "sent3")
 			result(t, s.reach(begin(s, w, "late"), pawl.Succeeded), "sent3")
@@ -321,7 +320,7 @@ func TestCancelGoesDownTheChain(t *testing.T) {
 		s.spawn("b1", w, k)
 		id := begin(s, w, "in")
 		s.reach(id, pawl.Waiting)
-		time.Sleep(time.Minute) // bubble
+		time.Sleep(10 * time.Second) // bubble
 		kids := s.runsOf("kid")
 		if len(kids) != 2 || kids[1].State != pawl.Waiting {
 			t.Fatalf("children %+v", kids)
@@ -379,7 +378,7 @@ func TestContinueThatDoesNotCount(t *testing.T) {
 				return "", ctx.Err()
 			})
 			s.spawn("b1", w)
-			if d := s.reach(begin(s, w, "x", pawl.Deadline(time.Minute)), pawl.Failed); d.Fault.Reason != fault.ReasonRunDeadline {
+			if d := s.reach(begin(s, w, "x", pawl.Deadline(10*time.Second)), pawl.Failed); d.Fault.Reason != fault.ReasonRunDeadline {
 				t.Errorf("fault %+v", d.Fault)
 			}
 			none(t, s)
@@ -427,7 +426,7 @@ func TestContinueIsHeldBack(t *testing.T) {
 						return err
 					})
 					g.Go(func(run *pawl.Run) error {
-						if err := pawl.Sleep(run, "nap", time.Minute); err != nil {
+						if err := pawl.Sleep(run, "nap", 5*time.Second); err != nil {
 							return err
 						}
 						return errors.New("no")
@@ -444,7 +443,7 @@ func TestContinueIsHeldBack(t *testing.T) {
 					t.Fatal(err)
 				}
 				id := h.ID()
-				time.Sleep(10 * time.Minute) // bubble: the body has ended
+				time.Sleep(30 * time.Second) // bubble: the body has ended
 				en := s.blocked(id, pawl.AskUncertain)
 				if n := len(s.runsOf("w")); n != 1 {
 					t.Fatalf("%d runs while a step is uncertain, want 1", n)
@@ -484,7 +483,7 @@ func TestContinueOfADivergedRun(t *testing.T) {
 						if _, err := s.rep(run, "a", in); err != nil {
 							return "", err
 						}
-						return "mended", pawl.Sleep(run, "nap", time.Minute)
+						return "mended", pawl.Sleep(run, "nap", 5*time.Second)
 					}
 					return pawl.ContinueAs[string](run, "next")
 				})
@@ -493,7 +492,7 @@ func TestContinueOfADivergedRun(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(10 * time.Minute) // bubble
+				time.Sleep(30 * time.Second) // bubble
 				en := s.blocked(h.ID(), pawl.AskDiverged)
 				mended = true
 				s.resolve(en, choice)
