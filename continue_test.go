@@ -170,7 +170,7 @@ func TestContinueMovesTheKey(t *testing.T) {
 	})
 }
 
-// Wherever a process dies at the end of a run, it has one successor.
+// C46: wherever a process dies at the end of a run, it has one successor.
 func TestContinueOnce(t *testing.T) {
 	for _, point := range []hooks.Point{hooks.Claimed, hooks.BodyDone, hooks.CommitSending, hooks.Ended} {
 		for nth := 1; nth <= upTo(3, 6); nth++ {
@@ -209,7 +209,7 @@ func TestContinueOnce(t *testing.T) {
 	}
 }
 
-// A lost answer to the COMMIT of the end makes no second successor.
+// C46: a lost answer to the COMMIT of the end makes no second successor.
 func TestContinueWithLostReplies(t *testing.T) {
 	for nth := 1; nth <= 4; nth++ {
 		t.Run(fmt.Sprint(nth), func(t *testing.T) {
