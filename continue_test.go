@@ -102,8 +102,20 @@ func TestContinueAs(t *testing.T) {
 // A retry, and a fork, of a successor keep its operation keys, which are not those of the run before it.
 func TestContinueKeepsKeysInItsLineage(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		w := ending(s)
-		s.on("send", func(_ context.Context, n int) (string, error) {
+		w := flow("w", "v1", func(run *pawl.Run, in string) (string, error) {
+			if _, err := s.keyed(run, "mark", in); err != nil {
+				return "", err
+			}
+			if _, err := s.rep(run, "look", in); err != nil {
+				return "", err
+			}
+			out, err := s.keyed(run, "send", in)
+			if err != nil || in == "x" {
+				return out, err
+			}
+			return pawl.ContinueAs[string](run, "x")
+		})
+		s.on("look", func(_ context.Context, n int) (string, error) {
 			if n == 2 {
 				return "", fault.Invalid(errors.New("no"))
 			}
@@ -121,10 +133,21 @@ func TestContinueKeepsKeysInItsLineage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		result(t, s.reach(h.ID(), pawl.Succeeded), "ok")
-		s.want(map[string]int{"send": 3})
-		if k := s.keys["send"]; k[0] == k[1] || k[1] != k[2] {
-			t.Errorf("operation keys %q, want the retry to have its parent's", k)
+		result(t, s.reach(h.ID(), pawl.Succeeded), "send(x)")
+		s.want(map[string]int{"mark": 2, "look": 3, "send": 2})
+		if k := s.keys["send"]; k[0] == k[1] {
+			t.Errorf("operation keys %q: the retry of the successor has the key of the first run", k)
+		}
+		fork, err := s.desk.Fork(t.Context(), s.plan(h.ID(), pawl.PlanOptions{Mode: pawl.PlanFork, FromStart: true}), ann)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.reach(fork, pawl.Succeeded)
+		if k := s.keys["send"]; k[1] != k[2] {
+			t.Errorf("operation keys %q: the fork has another than its parent", k)
+		}
+		if k := s.keys["mark"]; k[0] == k[1] || k[1] != k[2] {
+			t.Errorf("operation keys %q, want one for each lineage", k)
 		}
 	})
 }
