@@ -25,6 +25,7 @@ type branch struct {
 
 	done atomic.Bool // its function has returned
 	side bool        // siblings of it run at the same time
+	main atomic.Bool // it is the body, which has not returned yet
 	cut  bool        // it has come by what only follows from a sibling's failure
 
 	waits   []waitOn // what it is suspended for; nothing if the whole execution stops

@@ -108,45 +108,50 @@ func (c *childCall) begin(ctx context.Context, tx Txn, row *StepRow, now int64) 
 // find gives the run to wait for: what an earlier run of the caller's lineage has called here, or what has the key. It gives
 // none if a new one is to be inserted.
 func (c *childCall) find(ctx context.Context, tx Txn, fresh *RunRow) (started, error) {
-	former, err := c.former(ctx, tx)
+	former, hash, err := c.former(ctx, tx)
 	if err != nil {
 		return started{}, err
 	}
 	if former != "" {
-		return c.continued(ctx, tx, fresh, former)
+		return c.continued(ctx, tx, fresh, former, hash)
 	}
 	if fresh.Key == "" {
 		return started{}, nil
 	}
 	found, err := c.run.x.e.byKey(ctx, tx, fresh, c.o.again)
-	if err == nil && found.id != "" {
-		err = c.circle(ctx, tx, found.id)
+	if err != nil || found.id == "" {
+		return found, err
 	}
-	return found, err
+	last, err := lastOf(ctx, tx, found.id) // it may have continued since the key was read
+	if err != nil {
+		return found, err
+	}
+	found.id = last.ID
+	return found, c.circle(ctx, tx, found.id)
 }
 
 // former is the child that the caller's step had in the run that the caller retries, or in one before that. A fork that
-// repeats what has succeeded has none, nor one with keys of its own.
-func (c *childCall) former(ctx context.Context, tx Txn) (RunID, error) {
+// repeats what has succeeded has none, nor one with keys of its own. hash is that of the input which the step had.
+func (c *childCall) former(ctx context.Context, tx Txn) (child RunID, hash []byte, err error) {
 	me := &c.run.x.row
 	if me.Parent == "" || me.NewKeys {
-		return "", nil
+		return "", nil, nil
 	}
 	family, err := tx.Lineage(ctx, me.Lineage)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	for id := me.Parent; id != ""; {
 		calls, err := tx.Calls(ctx, id)
 		if err != nil {
-			return "", err
+			return "", nil, err
 		}
 		if i := slices.IndexFunc(calls, func(r CallRow) bool { return r.Step == c.path }); i >= 0 {
 			row, err := tx.Step(ctx, id, c.path)
 			if err != nil || row == nil || row.State == StepSucceeded {
-				return "", err
+				return "", nil, err
 			}
-			return calls[i].Child, nil
+			return calls[i].Child, row.InputHash, nil
 		}
 		i := slices.IndexFunc(family, func(r RunRow) bool { return r.ID == id })
 		if i < 0 || family[i].NewKeys {
@@ -154,12 +159,12 @@ func (c *childCall) former(ctx context.Context, tx Txn) (RunID, error) {
 		}
 		id = family[i].Parent
 	}
-	return "", nil
+	return "", nil, nil
 }
 
 // continued is the newest run of a former child's lineage, retried if it has not succeeded.
-func (c *childCall) continued(ctx context.Context, tx Txn, fresh *RunRow, former RunID) (started, error) {
-	run, err := tx.LockRun(ctx, former)
+func (c *childCall) continued(ctx context.Context, tx Txn, fresh *RunRow, former RunID, hash []byte) (started, error) {
+	run, err := lastOf(ctx, tx, former)
 	if errors.Is(err, ErrNotFound) {
 		return started{}, fmt.Errorf("the child that step %q had, run %s, is deleted: %w", c.path, former, ErrConflict)
 	}
@@ -170,16 +175,12 @@ func (c *childCall) continued(ctx context.Context, tx Txn, fresh *RunRow, former
 	case run.Workflow != fresh.Workflow:
 		return started{}, fmt.Errorf("step %q had a child of workflow %q, run %s, and not of %q: give the new one a name of its own: %w",
 			c.path, run.Workflow, former, fresh.Workflow, ErrConflict)
-	case !slices.Equal(run.InputHash, fresh.InputHash):
+	case !slices.Equal(hash, fresh.InputHash):
 		return started{}, fmt.Errorf("step %q had a child with another input, run %s, whose steps may have happened: %w", c.path, former, ErrConflict)
 	}
-	family, err := tx.Lineage(ctx, run.Lineage)
+	newest, err := newestOf(ctx, tx, run)
 	if err != nil {
 		return started{}, err
-	}
-	newest := *run
-	if later := after(family, former); len(later) > 0 {
-		newest = later[len(later)-1]
 	}
 	if !newest.State.Terminal() || newest.State == Succeeded {
 		return started{id: newest.ID}, nil
@@ -219,7 +220,7 @@ func (c *childCall) circle(ctx context.Context, tx Txn, child RunID) error {
 
 // join waits for a run that is there, or takes its end.
 func (c *childCall) join(ctx context.Context, tx Txn, row *StepRow, found started, now int64) error {
-	child, err := tx.LockRun(ctx, found.id)
+	child, err := lastOf(ctx, tx, found.id)
 	if err != nil {
 		return err
 	}
@@ -357,7 +358,7 @@ func endCall(ctx context.Context, tx Txn, row *StepRow, why fault.Reason, now in
 	if !slices.ContainsFunc(calls, func(c CallRow) bool { return c.Child == calls[i].Child && c.Started && !c.Detached }) {
 		return nil
 	}
-	child, err := tx.LockRun(ctx, calls[i].Child)
+	child, err := lastOf(ctx, tx, calls[i].Child)
 	if errors.Is(err, ErrNotFound) || err == nil && child.State.Terminal() {
 		return nil
 	}

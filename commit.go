@@ -58,7 +58,7 @@ func (q *write) change() (c Change, ok bool) {
 		}
 	}
 	if q.end != nil {
-		if q.end.finish == "" || q.end.alone || q.run.Called {
+		if q.end.finish == "" || q.end.alone || q.end.next != nil || q.run.Called {
 			return c, false
 		}
 		c.End = &RunEnd{State: q.end.finish, Fault: q.end.fault, Row: q.run}

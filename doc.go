@@ -75,6 +75,11 @@
 // there is one however often the caller is resumed, and its last transaction ends the wait. A retry of the caller goes on
 // with the failed child instead of starting another. A cancel goes down, but not to one that is [Detached].
 //
+// # Long runs
+//
+// [ContinueAs] ends a run and begins its successor, with an empty journal, in one transaction. Whoever waits for the run gets the
+// result of the last one.
+//
 // # Retry, resume, reopen
 //
 // Retry executes again. Inside a step it is automatic, by the class of the fault and within the [RetryPolicy]; a wait of

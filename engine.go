@@ -448,9 +448,9 @@ func (e *Engine) nudge() {
 	}
 }
 
-// await blocks until the run is terminal and returns its result's JSON. h is not nil if the run began here when it was
+// awaitEnd blocks until the run is terminal and returns it, with its result. h is not nil if the run began here when it was
 // started.
-func (e *Engine) await(ctx context.Context, id RunID, h *here) ([]byte, error) {
+func (e *Engine) awaitEnd(ctx context.Context, id RunID, h *here) (*RunRow, error) {
 	var over chan struct{} // closed when the execution that began here is
 	if h != nil {
 		over = h.done
@@ -473,7 +473,7 @@ func (e *Engine) await(ctx context.Context, id RunID, h *here) ([]byte, error) {
 				return nil, fmt.Errorf("result of run %s: %w", id, err)
 			}
 			if run.State.Terminal() {
-				return e.outcome(run)
+				return run, nil
 			}
 		}
 		timer := time.NewTimer(pause)
@@ -483,12 +483,12 @@ func (e *Engine) await(ctx context.Context, id RunID, h *here) ([]byte, error) {
 			return nil, fmt.Errorf("result of run %s, which is %s: %w", id, run.State, context.Cause(ctx))
 		case <-over:
 			if timer.Stop(); h.final != nil {
-				return e.outcome(h.final)
+				return h.final, nil
 			}
 			over = nil
 		case final := <-ended:
 			if timer.Stop(); final != nil {
-				return e.outcome(final)
+				return final, nil
 			}
 		case <-timer.C:
 			pause = min(pause*2, time.Second)

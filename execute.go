@@ -147,11 +147,13 @@ func (x *execution) abandon(err error) {
 // a body that never stops calling refused steps, or a callback, may end this goroutine by Goexit.
 func (x *execution) body(then func(root *branch, result []byte, err error)) {
 	root := &branch{x: x, ctx: x.ctx}
+	root.main.Store(true)
 	var result []byte
 	var err error
 	returned := false
 	defer func() {
 		p := recover()
+		root.main.Store(false)
 		switch {
 		case root.over.Load() || returned:
 		case p != nil:
@@ -163,14 +165,14 @@ func (x *execution) body(then func(root *branch, result []byte, err error)) {
 		if left := root.leave(); left != nil {
 			err = left
 		}
-		if final := x.finally(root); final != nil && err == nil {
+		if final := x.finally(root); final != nil && (err == nil || goesOn(err)) {
 			err = tame(final)
 		}
 		root.close()
 		then(root, result, err)
 	}()
 	if result, err = x.def.body(&Run{x: x, branch: root}, x.input); err != nil && !root.over.Load() {
-		err = tame(err)
+		err = x.told(err)
 	}
 	returned = true
 }
@@ -214,7 +216,11 @@ func (x *execution) conclude(root *branch, result []byte, err error) {
 
 func (x *execution) finish(result []byte, err error) {
 	end := &runEnd{finish: Succeeded}
-	if err == nil {
+	next, _ := err.(*continuation) //nolint:errorlint // told has looked into it
+	switch {
+	case next != nil:
+		end.result, end.next = next.input, next.hash
+	case err == nil:
 		if end.result, err = x.e.seal(result); err != nil {
 			err = notStorable("the run's result", err)
 		}
@@ -228,13 +234,13 @@ func (x *execution) finish(result []byte, err error) {
 		end = &runEnd{finish: Cancelled}
 	case x.late, err != nil && cut && x.overdue():
 		end = &runEnd{finish: Failed, fault: x.missed()}
-	case err != nil:
+	case err != nil && next == nil:
 		end = &runEnd{finish: Failed, fault: bodyFault(err)}
 	}
 	cutOff := end.finish == Cancelled || end.fault != nil && end.fault.Reason == fault.ReasonRunDeadline
 	if names := x.j.unvisited(); len(names) > 0 && !cutOff {
 		detail := fmt.Sprintf("the body ended (%s) without coming by %q, which it once ran: renamed or removed?", end.finish, names)
-		x.end(&runEnd{block: x.entry(AskDiverged, names[0], detail), intend: end.finish, fault: end.fault, result: end.result})
+		x.end(&runEnd{block: x.entry(AskDiverged, names[0], detail), intend: end.finish, fault: end.fault, result: end.result, next: end.next})
 		return
 	}
 	x.end(end)
@@ -283,10 +289,11 @@ func (x *execution) end(end *runEnd) {
 	}
 	x.e.hooks.Reach(hooks.Ended, string(x.row.ID), "")
 	x.e.changed(x.row.ID, x.final)
-	if x.final == nil || x.final.Called { // it, or who waits for it, may be due at once
+	others := end.next != nil || x.final != nil && x.final.Called // its successor, or who waits for it, may be due at once
+	if others || x.final == nil {
 		x.e.nudge()
 	}
-	if x.final != nil && x.final.Called {
+	if others {
 		x.e.hint(x.hold)
 	}
 }

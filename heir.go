@@ -40,7 +40,8 @@ func (e *Engine) heir(ctx context.Context, tx Txn, run *RunRow, p *Plan, rel Rel
 	id := newRunID()
 	heir := RunRow{ID: id, Lineage: run.Lineage, Parent: run.ID, Relation: rel, Workflow: run.Workflow, Version: run.Version,
 		KeyName: run.KeyName, Key: run.Key, NewKeys: p.Options.NewKeys, Queue: run.Queue, Priority: run.Priority, Share: run.Share, State: Queued, Input: input,
-		InputHash: run.InputHash, Builds: run.Builds, Restored: max(run.Restored, restored), TimeLimit: run.TimeLimit}
+		InputHash: run.InputHash, Builds: run.Builds, Restored: max(run.Restored, restored), TimeLimit: run.TimeLimit,
+		Continues: run.Continues}
 	keys := run.ownKeys()
 	if p.Options.NewKeys {
 		clear(keys)

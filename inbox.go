@@ -383,7 +383,7 @@ func (e *Engine) resumeEntry(ctx context.Context, tx Txn, run *RunRow, en *Entry
 	case AskCrashLoop:
 		run.Lost = 0
 	case AskDiverged:
-		run.Intended, run.Fault = "", nil
+		run.Intended, run.Fault, run.NextHash = "", nil, nil
 	case AskLimit, AskInputChanged:
 		if en.Other != "" { // a limit of the run: the answer itself says how much more there is
 			return nil

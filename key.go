@@ -51,12 +51,12 @@ func opKey(namespace, keyName, product, path string) OpKey {
 }
 
 // product is what stands for the thing the run is about: the product key, else the lineage. A fork with keys of its
-// own stands for itself.
+// own stands for itself, and so does the lineage of a run that continues another one under the same product key.
 func (r *RunRow) product() string {
 	switch {
 	case r.NewKeys:
 		return string(r.ID)
-	case r.Key != "":
+	case r.Key != "" && r.Continues == "":
 		return string(r.Key)
 	default:
 		return string(r.Lineage)

@@ -62,7 +62,7 @@ func (s *stepRun) overLimit() error {
 	mostSteps, mostCost := l.Steps*(1+steps), l.CostMicros*int64(1+costs)
 	switch {
 	case size >= mostSteps:
-		return s.limit(limitSteps, fmt.Sprintf("the run has %d steps, its limit: split it, make it a batch, or let it make %d more", mostSteps, l.Steps))
+		return s.limit(limitSteps, fmt.Sprintf("the run has %d steps, its limit: split it, make it a batch, go on as a new run with ContinueAs, or let it make %d more", mostSteps, l.Steps))
 	case l.Elapsed > 0 && x.w.now()-max(since, x.row.Started) >= micro(l.Elapsed):
 		return s.limit(limitElapsed, fmt.Sprintf("the run was begun, or last allowed to go on, more than %v ago", l.Elapsed))
 	case mostCost > 0 && cost >= mostCost:

@@ -149,6 +149,8 @@ func modeRefusals(run *RunRow, o *PlanOptions) (why []string) {
 		why = append(why, "a fork needs either a step to begin from or the start")
 	case run.NewKeys && !(o.Mode == PlanFork && o.NewKeys):
 		why = append(why, "the run is a fork with operation keys of its own, which no other run keeps; `fork --new-keys` re-executes")
+	case o.Mode == PlanRetry && run.Successor != "":
+		why = append(why, fmt.Sprintf("the run succeeded and goes on as run %s: take that one", run.Successor))
 	case o.Mode == PlanRetry && run.State == Succeeded:
 		why = append(why, "the run succeeded: there is nothing to retry; `fork` re-executes")
 	}

@@ -39,7 +39,7 @@ func infoOf(r *RunRow) RunInfo {
 	return RunInfo{ID: r.ID, Lineage: r.Lineage, Parent: r.Parent, Relation: r.Relation, Workflow: r.Workflow, Version: r.Version,
 		Key: r.Key, Queue: r.Queue, Priority: r.Priority, Share: r.Share, State: r.State, Cancel: r.CancelAt > 0, Due: micros(r.Due), Created: micros(r.Created), Started: micros(r.Started),
 		Ended: micros(r.Ended), Owner: r.Owner, Lost: r.LostTotal, Releases: r.Releases, Builds: r.Builds, Fault: r.Fault,
-		CancelBy: r.CancelBy, CancelWhy: r.CancelWhy, Deadline: micros(r.Deadline)}
+		CancelBy: r.CancelBy, CancelWhy: r.CancelWhy, Deadline: micros(r.Deadline), Successor: r.Successor, Continues: r.Continues}
 }
 
 func (e *Engine) info(ctx context.Context, id RunID) (info RunInfo, err error) {
@@ -75,7 +75,7 @@ func (e *Engine) Show(ctx context.Context, id RunID) (*RunDetail, error) {
 			return err
 		}
 		d.Input, d.Result = e.shown(input), nil
-		if run.State == Succeeded {
+		if run.State == Succeeded && run.Successor == "" {
 			d.Result = e.shown(result)
 		}
 		if err := e.showSteps(ctx, tx, run, d); err != nil {
@@ -304,6 +304,8 @@ func (e *Engine) Cancel(ctx context.Context, id RunID, a Act) (state RunState, e
 		switch {
 		case run.State == Cancelled:
 			return nil
+		case run.Successor != "":
+			return fmt.Errorf("it is %s, and goes on as run %s: %w", run.State, run.Successor, ErrTerminal)
 		case run.State.Terminal():
 			return fmt.Errorf("it is %s: %w", run.State, ErrTerminal)
 		}

@@ -55,13 +55,15 @@ type RunInfo struct {
 	CancelWhy string       `json:"cancel_reason,omitempty"`
 	Open      []EntryKind  `json:"open_entries,omitempty"`
 	Deadline  time.Time    `json:"deadline,omitzero"`
+	Successor RunID        `json:"successor,omitempty"` // the run that it continues as, see [ContinueAs]
+	Continues RunID        `json:"continues,omitempty"` // the run that it, or what it retries or forks, is the successor of
 }
 
 // RunDetail is a run with its journal and everything people did to it.
 type RunDetail struct {
 	RunInfo
 	Input    []byte       `json:"-"`                 // JSON
-	Result   []byte       `json:"-"`                 // JSON, of a succeeded run
+	Result   []byte       `json:"-"`                 // JSON, of a succeeded run without a successor
 	Steps    []StepDetail `json:"steps"`             // without those of items of batches
 	Batches  []BatchInfo  `json:"batches,omitempty"` // see [Batch]
 	Entries  []Entry      `json:"entries,omitempty"`

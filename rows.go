@@ -51,6 +51,10 @@ type RunRow struct {
 	Deadline  int64 // the run's own; 0 none
 	TimeLimit int64 // what lies between its start and Deadline, in microseconds: a retry has as much again
 	Called    bool  // another run waits for it, or did: see [CallRows]
+
+	Successor RunID  // the run that it continues as, "" none: it has succeeded then, and has no result of its own
+	Continues RunID  // the run that it, or the run that it retries or forks, is the successor of
+	NextHash  []byte // not nil: what is kept as its result is the input of its successor, with this hash
 }
 
 // Relation says how a run came from another of its lineage.

@@ -21,6 +21,7 @@ type runEnd struct {
 
 	fault  *fault.Fault // of a failed finish, or of the failure a block holds back
 	result []byte       // of a succeeded finish, or of the success a block holds back
+	next   []byte       // not nil: the result is the input of the run's successor, and has this hash
 	intend RunState     // what a block holds back
 }
 
@@ -37,14 +38,17 @@ func (end *runEnd) apply(ctx context.Context, tx Txn, run *RunRow, now int64) er
 	switch {
 	case run.Intended != "": // a person gave up a step, or cancelled after that, while the body ran
 		return finish(ctx, tx, run, run.Intended, run.Fault, nil)
+	case end.next != nil && run.CancelAt > 0:
+		return finish(ctx, tx, run, Cancelled, nil, nil)
 	case end.finish != "":
+		run.NextHash = end.next
 		return finish(ctx, tx, run, end.finish, end.fault, end.result)
 	case end.block != nil && run.CancelAt > 0:
 		return finish(ctx, tx, run, Cancelled, nil, nil)
 	case end.block != nil:
 		run.State, run.Intended, run.Fault = Blocked, end.intend, end.fault
 		if end.intend == Succeeded {
-			run.Result, run.SetResult = end.result, true
+			run.Result, run.SetResult, run.NextHash = end.result, true, end.next
 		}
 		if err := tx.SaveRun(ctx, run); err != nil {
 			return err
@@ -106,6 +110,12 @@ func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.F
 		return tx.SaveRun(ctx, run)
 	}
 	run.State, run.Intended = state, ""
+	if state != Succeeded {
+		run.NextHash = nil
+	}
+	if run.NextHash != nil {
+		return succeed(ctx, tx, run)
+	}
 	if err := tx.SaveRun(ctx, run); err != nil {
 		return err
 	}

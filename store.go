@@ -141,6 +141,9 @@ type RunRows interface {
 	ClaimKey(ctx context.Context, key KeyRow) (KeyRow, bool, error)
 	// EndKey notes on the run's key row, if it has one, how its lineage ended last.
 	EndKey(ctx context.Context, run *RunRow) error
+	// MoveKey gives the run's product key to the lineage to, as one that has not ended, if the run's lineage has it and the
+	// run speaks for it. It reports whether that is so. The hash of the input stays that of the first start.
+	MoveKey(ctx context.Context, run *RunRow, to RunID) (bool, error)
 }
 
 // CallRows are the operations on calls: which steps of kind child wait for which runs, or did. Whoever adds a call, or ends
@@ -152,6 +155,8 @@ type CallRows interface {
 	Calls(ctx context.Context, run RunID) ([]CallRow, error)
 	// Callers returns the calls for a run, in the order of the ids of the runs that made them.
 	Callers(ctx context.Context, child RunID) ([]CallRow, error)
+	// MoveCalls turns all calls for a run, whose lock is held, into calls for another one.
+	MoveCalls(ctx context.Context, child, to RunID) error
 }
 
 // StepRows are the operations on the journal.

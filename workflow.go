@@ -29,6 +29,7 @@ type definition struct {
 	keyName          string
 	blockOnExhausted bool
 	limits           Limits
+	inType           reflect.Type
 	checkInput       func(json []byte) error
 	reencode         func(json []byte) (in any, err error) // as the workflow's own type
 	body             func(run *Run, input []byte) (result []byte, err error)
@@ -57,6 +58,7 @@ func Define[In, Out any](name, version string, fn func(*Run, In) (Out, error), o
 			panic(fmt.Errorf("pawl: workflow %q: %w", name, err)) //nolint:forbidigo // at registration
 		}
 	}
+	d.inType = reflect.TypeFor[In]()
 	d.checkInput = func(json []byte) error { return decode(json, new(In)) }
 	d.reencode = func(doc []byte) (any, error) {
 		var in In
@@ -213,7 +215,8 @@ func (h *Handle[Out]) New() bool { return h.isNew }
 func (h *Handle[Out]) Status(ctx context.Context) (RunInfo, error) { return h.e.info(ctx, h.id) }
 
 // Result blocks until the run is terminal or ctx ends. A failed run gives an *[Error], a cancelled one [ErrCancelled].
-// A waiting or blocked run keeps it blocking; [Handle.Status] says why.
+// A waiting or blocked run keeps it blocking; [Handle.Status] says why. Of a run that has continued ([ContinueAs]) it is the
+// last successor that counts.
 func (h *Handle[Out]) Result(ctx context.Context) (Out, error) {
 	var out Out
 	raw, err := h.e.await(ctx, h.id, h.here)

@@ -42,7 +42,11 @@ func (s *session) cancel(ctx context.Context, id pawl.RunID, act pawl.Act) error
 	}
 	state, err := s.Cancel(ctx, id, act)
 	if errors.Is(err, pawl.ErrTerminal) {
-		return &failure{exitConflict, fmt.Errorf("already finished: %s", state), "it stays as it is: " + s.a.command("runs show "+string(id))}
+		text := "already finished: " + string(state)
+		if row, err := s.row(ctx, id); err == nil && row.Successor != "" {
+			text += ", continued as " + string(row.Successor)
+		}
+		return &failure{exitConflict, errors.New(text), "it stays as it is: " + s.a.command("runs show "+string(id))}
 	}
 	if err != nil {
 		return err

@@ -337,7 +337,16 @@ func (w *world) defs() []pawl.Definition {
 		pawl.Define("score", "v1", w.score, pawl.BlockOnExhausted()),
 		pawl.Define("repay", "v1", w.repay),
 		pawl.Define("rows", "v1", w.rows),
+		pawl.Define("countdown", "v1", w.countdown),
 	}
+}
+
+// countdown continues with one less, down to 0.
+func (w *world) countdown(run *pawl.Run, n int) (string, error) {
+	if n == 0 {
+		return "lift-off", nil
+	}
+	return pawl.ContinueAs[string](run, n-1)
 }
 
 // rows is a batch. While the world is broken, every third item fails.

@@ -174,6 +174,8 @@ func head(d *pawl.RunDetail) *table {
 	if d.Relation != pawl.Original {
 		t.fact("relation", fmt.Sprintf("%s of %s", d.Relation, d.Parent))
 	}
+	t.fact("continues", string(d.Continues))
+	t.fact("continued as", string(d.Successor))
 	t.row("created", when(d.Created))
 	t.fact("started", when(d.Started))
 	if !d.Ended.IsZero() {

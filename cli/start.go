@@ -332,6 +332,10 @@ func (s *session) await(ctx context.Context, id pawl.RunID, isNew bool) error {
 		if err != nil {
 			return err
 		}
+		if row.Successor != "" {
+			id = row.Successor
+			continue
+		}
 		if row.State.Terminal() || row.State == pawl.Blocked {
 			return s.ended(ctx, row, isNew)
 		}

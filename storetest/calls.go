@@ -13,6 +13,7 @@ import (
 
 var callRules = []rule{
 	{"calls", "calls are found by the run that made them and by the run that is called; a step has one", testCalls},
+	{"move", "MoveCalls leaves nobody waiting for the run, and changes no other call", testMoveCalls},
 	{"end", "Write does not end a run that is called: somebody has to be told", testCalledEnd},
 	{"times", "Write and InsertRuns put no start before its time, and count the deadline from the start", testStartTimes},
 	{"kept", "a run stays as long as one that has called it", testCalledKept},
@@ -44,6 +45,37 @@ func testCalls(t *testing.T, f *fixture) {
 	if err := f.s.Update(f.ctx(), func(ctx context.Context, tx pawl.Txn) error { return tx.AddCall(ctx, calls[0]) }); err == nil {
 		t.Error("a second call of the step gave no error")
 	}
+}
+
+func testMoveCalls(t *testing.T, f *fixture) {
+	f.broken = true // calls without steps
+	runs := f.runs(4)
+	calls := []pawl.CallRow{{Run: runs[0].ID, Step: "a", Child: runs[2].ID, Started: true}, {Run: runs[1].ID, Step: "a", Child: runs[2].ID, Detached: true},
+		{Run: runs[1].ID, Step: "b", Child: runs[0].ID}}
+	f.update(func(ctx context.Context, tx pawl.Txn) error {
+		for i := range calls {
+			if err := tx.AddCall(ctx, calls[i]); err != nil {
+				return err
+			}
+		}
+		return tx.MoveCalls(ctx, runs[2].ID, runs[3].ID)
+	})
+	calls[0].Child, calls[1].Child = runs[3].ID, runs[3].ID
+	f.view(func(ctx context.Context, tx pawl.Txn) error {
+		old, err := tx.Callers(ctx, runs[2].ID)
+		if len(old) != 0 {
+			t.Errorf("callers of the old run: %+v", old)
+		}
+		moved, err2 := tx.Callers(ctx, runs[3].ID)
+		if diff := cmp.Diff(moved, calls[:2]); diff != "" {
+			t.Errorf("callers of the new run (-got +want):\n%s", diff)
+		}
+		other, err3 := tx.Callers(ctx, runs[0].ID)
+		if diff := cmp.Diff(other, calls[2:]); diff != "" {
+			t.Errorf("callers of another run (-got +want):\n%s", diff)
+		}
+		return errors.Join(err, err2, err3)
+	})
 }
 
 func testCalledEnd(t *testing.T, f *fixture) {

@@ -61,6 +61,14 @@ func testCheckBroken(t *testing.T, f *fixture) {
 		_, _, err := tx.ClaimKey(ctx, pawl.KeyRow{KeyName: "refund", Key: "k", Lineage: keyless})
 		return err
 	})
+	twice := f.runs(1)[0].ID
+	for range 2 {
+		next := newRun()
+		next.Continues = twice
+		f.insertRun(next)
+	}
+	unfinished := f.runs(1)[0].ID
+	f.ok(f.change(unfinished, func(r *pawl.RunRow) { r.Successor = newRunID() }))
 	asleep := f.inState(pawl.Waiting)
 	f.ok(f.change(asleep, func(r *pawl.RunRow) { r.Due = 0 }))
 
@@ -73,6 +81,8 @@ func testCheckBroken(t *testing.T, f *fixture) {
 		{"a blocked run without an inbox entry", "I3", blocked},
 		{"a key of a run that is not there", "I3", keyless},
 		{"a waiting run that nothing wakes", "I3", asleep},
+		{"a run with two successors", "I3", twice},
+		{"a successor of a run that has not ended", "I3", unfinished},
 	} {
 		if n := f.found("error", c.rule, c.run); n != 1 {
 			t.Errorf("%s: %d findings, want 1", c.what, n)

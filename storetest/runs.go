@@ -32,6 +32,7 @@ var runRules = []rule{
 	{"key_race", "of concurrent claims of a product key one wins, and all others get its row", testKeyRace},
 	{"key_rollback", "a key whose claim was rolled back is free", testKeyRollback},
 	{"key_end", "the key row says how its lineage ended last", testKeyEnd},
+	{"key_move", "a run gives the key that its lineage has to another one, with the hash of the first input, and no other key", testKeyMove},
 }
 
 func testInsert(t *testing.T, f *fixture) {
@@ -89,6 +90,7 @@ func testInsertTwice(t *testing.T, f *fixture) {
 }
 
 func testRunFields(t *testing.T, f *fixture) {
+	f.broken = true // a successor of a run that has not ended
 	w := f.worker(time.Minute, v1)
 	id := newRunID()
 	row := pawl.RunRow{ID: id, Lineage: newRunID(), Parent: newRunID(), Relation: pawl.Forked, Workflow: "w ü", Version: "v 1",
@@ -96,7 +98,7 @@ func testRunFields(t *testing.T, f *fixture) {
 		Owner: w.ID, Claimed: 12, Intended: pawl.Failed,
 		Fault: &fault.Fault{Class: fault.Transient, Reason: "x", Message: "m\x00\xff"}, InputHash: []byte{0, 255}, CancelAt: 13,
 		CancelBy: "me", CancelWhy: "why", Started: 15, Lost: 3, LostTotal: 4, Releases: 5, Builds: "a,b", Restored: 16,
-		Deadline: 17, TimeLimit: 18, Called: true}
+		Deadline: 17, TimeLimit: 18, Called: true, Successor: newRunID(), Continues: newRunID(), NextHash: []byte{255, 0}}
 	rows := []pawl.RunRow{row}
 	f.update(func(ctx context.Context, tx pawl.Txn) error { return tx.InsertRuns(ctx, rows) })
 	row.Created = rows[0].Created
@@ -107,7 +109,7 @@ func testRunFields(t *testing.T, f *fixture) {
 	row.Version, row.OwnKeys, row.Queue, row.Epoch, row.Token, row.Claimed = "v 2", "c", "p", 7, 8, 9
 	row.Intended, row.Fault, row.CancelAt, row.CancelBy, row.CancelWhy = pawl.Succeeded, nil, 10, "you", "because"
 	row.Started, row.Lost, row.LostTotal, row.Releases, row.Builds, row.Restored = 11, 12, 13, 14, "c", 15
-	row.Called = false
+	row.Called, row.Successor, row.NextHash = false, newRunID(), []byte{1}
 	f.ok(f.change(id, func(r *pawl.RunRow) { *r = row }))
 	if diff := cmp.Diff(*f.row(id), row); diff != "" {
 		t.Errorf("saved (-got +want):\n%s", diff)
@@ -382,5 +384,39 @@ func testKeyEnd(t *testing.T, f *fixture) {
 	f.update(func(ctx context.Context, tx pawl.Txn) error { // no key, or a key of another: nothing to do
 		return errors.Join(tx.EndKey(ctx, &pawl.RunRow{ID: row.ID, State: pawl.Failed}),
 			tx.EndKey(ctx, &pawl.RunRow{ID: row.ID, Lineage: pawl.RunID(uuid.NewString()), KeyName: "refund", Key: "k", State: pawl.Failed}))
+	})
+}
+
+func testKeyMove(t *testing.T, f *fixture) {
+	row, next := newRun(), newRun()
+	row.Key, next.Key = "k", "k"
+	key := pawl.KeyRow{KeyName: "refund", Key: "k", Lineage: row.ID, InputHash: []byte{9}}
+	f.update(func(ctx context.Context, tx pawl.Txn) error {
+		_, _, err := tx.ClaimKey(ctx, key)
+		return errors.Join(err, tx.InsertRuns(ctx, []pawl.RunRow{row, next}), tx.EndKey(ctx, &pawl.RunRow{KeyName: "refund", Key: "k", Lineage: row.ID, State: pawl.Failed, Ended: 1}))
+	})
+	move := func(from pawl.RunRow, want bool) {
+		t.Helper()
+		f.update(func(ctx context.Context, tx pawl.Txn) error {
+			got, err := tx.MoveKey(ctx, &from, next.ID)
+			if got != want {
+				t.Errorf("the key was moved: %t, want %t", got, want)
+			}
+			return err
+		})
+	}
+	beside, stranger, keyless := row, row, row
+	beside.NewKeys, stranger.Lineage, keyless.Key = true, newRunID(), ""
+	move(beside, false)
+	move(stranger, false)
+	move(keyless, false)
+	move(row, true)
+	move(row, false)
+	f.update(func(ctx context.Context, tx pawl.Txn) error {
+		stored, won, err := tx.ClaimKey(ctx, key)
+		if won || stored.Lineage != next.ID || !slices.Equal(stored.InputHash, key.InputHash) || stored.End != "" || stored.EndedAt != 0 {
+			t.Errorf("key row %+v (new: %t), want it live, of run %s, with the first hash", stored, won, next.ID)
+		}
+		return err
 	})
 }

@@ -45,3 +45,13 @@ func (t *txn) Callers(ctx context.Context, child pawl.RunID) ([]pawl.CallRow, er
 	}
 	return calls, nil
 }
+
+const moveCalls = `UPDATE pawl_calls SET child = $2 WHERE child = $1`
+
+// MoveCalls uses pawl_calls_child.
+func (t *txn) MoveCalls(ctx context.Context, child, to pawl.RunID) error {
+	if _, err := t.exec(ctx, moveCalls, string(child), string(to)); err != nil {
+		return fmt.Errorf("move calls of run %s to run %s: %w", child, to, err)
+	}
+	return nil
+}

@@ -71,6 +71,12 @@ var rules = []rule{
 	{levelError, "I3", `SELECT CASE WHEN new_keys THEN id ELSE lineage END, CAST(count(*) AS TEXT), NULL FROM pawl_runs WHERE ended IS NULL
 		GROUP BY CASE WHEN new_keys THEN id ELSE lineage END HAVING count(*) > 1`,
 		"its lineage has %s live runs", "cancel all but one"},
+	{levelError, "I3", `SELECT id, state, ended FROM pawl_runs
+		WHERE (successor IS NOT NULL) <> (state = 'succeeded' AND next_hash IS NOT NULL)`,
+		"the run is %s, and whether it has a successor does not fit", lookCloser},
+	{levelError, "I3", `SELECT continues, CAST(count(*) AS TEXT), NULL FROM pawl_runs WHERE continues IS NOT NULL AND lineage = id
+		GROUP BY continues HAVING count(*) > 1`,
+		"the run has %s successors", "cancel all but one"},
 	{levelError, "I3", `SELECT k.lineage, k.product_key, NULL FROM pawl_keys k
 		WHERE k.end_state IS NULL AND NOT EXISTS (SELECT 1 FROM pawl_runs r WHERE r.id = k.lineage)`,
 		"key %s names a run that is not there", lookCloser},

@@ -65,6 +65,8 @@ func (s *Store) Hot() []Hot {
 		{"fates", withIDs(selectFates), "pawl_runs", "pkey"},
 		{"calls", selectCalls, "pawl_calls", "pkey"},
 		{"callers", selectCallers, "pawl_calls", "child"},
+		{"move calls", moveCalls, "pawl_calls", "child"},
+		{"move key", moveKey, "pawl_keys", "pkey"},
 		{"fates by calls", withIDs(selectFates), "pawl_calls", "child"},
 		{"fates by steps", withIDs(selectFates), "pawl_steps", "pkey"},
 		{"mark keys", withIDs(markKeys), "pawl_keys", "pkey"},

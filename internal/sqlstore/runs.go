@@ -13,14 +13,14 @@ import (
 const runColumns = `id, lineage, parent, relation, workflow, version, key_name, product_key, new_keys, own_keys, queue, priority, share,
 	state, due, epoch, token, owner, claimed, intended, fault, input_hash, cancel_at, cancel_by, cancel_why,
 	created, started, ended, lost, lost_total, releases, builds, restored,
-	deadline, time_limit, called`
+	deadline, time_limit, called, successor, continues, next_hash`
 
 func runDest(r *pawl.RunRow) []any {
 	return []any{&r.ID, &r.Lineage, zero(&r.Parent), &r.Relation, &r.Workflow, &r.Version, &r.KeyName, zero(&r.Key), &r.NewKeys,
 		zero(&r.OwnKeys), &r.Queue, &r.Priority, &r.Share, &r.State, zero(&r.Due), &r.Epoch, zero(&r.Token), zero(&r.Owner), zero(&r.Claimed),
 		zero(&r.Intended), scanFault(&r.Fault), zero(&r.InputHash), zero(&r.CancelAt), zero(&r.CancelBy), zero(&r.CancelWhy),
 		&r.Created, zero(&r.Started), zero(&r.Ended), &r.Lost, &r.LostTotal, &r.Releases, zero(&r.Builds), zero(&r.Restored),
-		zero(&r.Deadline), zero(&r.TimeLimit), zero(&r.Called)}
+		zero(&r.Deadline), zero(&r.TimeLimit), zero(&r.Called), zero(&r.Successor), zero(&r.Continues), zero(&r.NextHash)}
 }
 
 func scanRun(rows pawl.Rows) (r pawl.RunRow, err error) {
@@ -77,7 +77,8 @@ const saveRun = `UPDATE pawl_runs{byid} SET version = $2, own_keys = $3, queue =
 	epoch = $7, token = $8, owner = $9, claimed = $10, intended = $11, fault = $12, cancel_at = $13, cancel_by = $14,
 	cancel_why = $15, started = $16, ended = CASE WHEN $17 THEN coalesce($18, {now}) END,
 	lost = $19, lost_total = $20, releases = $21, builds = $22, restored = $23,
-	result = CASE WHEN $24 THEN $25 ELSE result END, called = $26
+	result = CASE WHEN $24 THEN $25 ELSE result END, called = $26,
+	successor = $27, next_hash = $28
 WHERE id = $1 AND state IN (%s) RETURNING due, ended`
 
 // SaveRun uses the primary key. What follows from the state is enforced here: a run that is not running has no owner,
@@ -110,7 +111,7 @@ func (t *txn) SaveRun(ctx context.Context, r *pawl.RunRow) error {
 		string(r.ID), r.Version, str(r.OwnKeys), r.Queue, string(r.State), num(r.Due), r.Epoch, num(r.Token), str(r.Owner),
 		num(r.Claimed), str(r.Intended), str(failure), num(r.CancelAt), said(r.CancelBy), said(r.CancelWhy), num(r.Started),
 		r.State.Terminal(), num(r.Ended), int64(r.Lost), int64(r.LostTotal), int64(r.Releases), str(r.Builds), num(r.Restored),
-		r.SetResult, raw(r.Result), truth(r.Called),
+		r.SetResult, raw(r.Result), truth(r.Called), str(r.Successor), raw(r.NextHash),
 	}, []any{zero(&r.Due), zero(&r.Ended)})
 	if err != nil {
 		return fmt.Errorf("save run %s: %w", r.ID, err)
@@ -139,7 +140,7 @@ const insertRuns = `INSERT INTO pawl_runs (` + runColumns + `, input) VALUES %s 
 // run has none, and a run that is inserted running has been claimed and started now.
 const runTuple = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 	?, CASE WHEN ? THEN {now} ELSE ? END, ?, ?, ?, CASE WHEN ? THEN {now} ELSE ? END, ?, ?, ?, ?, ?, ?,
-	{now}, CASE WHEN ? THEN {now} ELSE ? END, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+	{now}, CASE WHEN ? THEN {now} ELSE ? END, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 func runTuples(n int) string {
 	var b strings.Builder
@@ -201,7 +202,8 @@ func (t *txn) insertRuns(ctx context.Context, runs []pawl.RunRow) error {
 			begun && r.Claimed == 0, num(r.Claimed), str(r.Intended), str(failure), raw(r.InputHash), num(r.CancelAt),
 			said(r.CancelBy), said(r.CancelWhy),
 			begun && r.Started == 0, num(r.Started), num(r.Ended), int64(r.Lost), int64(r.LostTotal), int64(r.Releases),
-			str(r.Builds), num(r.Restored), num(r.Deadline), num(r.TimeLimit), truth(r.Called), raw(r.Input))
+			str(r.Builds), num(r.Restored), num(r.Deadline), num(r.TimeLimit), truth(r.Called),
+			str(r.Successor), str(r.Continues), raw(r.NextHash), raw(r.Input))
 	}
 	err := t.rows(ctx, fmt.Sprintf(insertRuns, runTuples(len(runs))), args, func(rows pawl.Rows) error {
 		var stored pawl.RunRow
@@ -291,4 +293,19 @@ func (t *txn) EndKey(ctx context.Context, r *pawl.RunRow) error {
 		return fmt.Errorf("end key %q: %w", r.Key, err)
 	}
 	return nil
+}
+
+const moveKey = `UPDATE pawl_keys SET lineage = $4, end_state = NULL, ended = NULL
+WHERE key_name = $1 AND product_key = $2 AND lineage = $3`
+
+// MoveKey uses the primary key.
+func (t *txn) MoveKey(ctx context.Context, r *pawl.RunRow, to pawl.RunID) (bool, error) {
+	if r.Key == "" || r.NewKeys {
+		return false, nil
+	}
+	n, err := t.exec(ctx, moveKey, r.KeyName, string(r.Key), string(r.Lineage), string(to))
+	if err != nil {
+		return false, fmt.Errorf("move key %q to run %s: %w", r.Key, to, err)
+	}
+	return n == 1, nil
 }
