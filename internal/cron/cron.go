@@ -39,7 +39,7 @@ type Expression struct {
 // six fields, or @yearly, @annually, @monthly, @weekly, @daily, @midnight or @hourly. zone is an IANA name such as
 // Europe/Berlin, or UTC. What can never be due, like February 30, is refused.
 func Parse(expr, zone string) (*Expression, error) {
-	loc, err := Zone(zone)
+	loc, err := location(zone)
 	if err != nil {
 		return nil, err
 	}
@@ -74,8 +74,8 @@ func namesHours(fields []string) bool {
 	return !strings.HasPrefix(fields[len(fields)-4], "*")
 }
 
-// Zone finds a time zone by its IANA name.
-func Zone(name string) (*time.Location, error) {
+// location finds a time zone by its IANA name.
+func location(name string) (*time.Location, error) {
 	switch name {
 	case "":
 		return nil, errors.New("no time zone: want an IANA name such as Europe/Berlin, or UTC")
@@ -89,6 +89,9 @@ func Zone(name string) (*time.Location, error) {
 	}
 	return loc, nil
 }
+
+// Zone is the expression's.
+func (e *Expression) Zone() *time.Location { return e.zone }
 
 // Next is the first instant after t, in UTC; the zero time if there is none before the year 10000.
 func (e *Expression) Next(t time.Time) time.Time {
