@@ -30,7 +30,7 @@ type Engine struct {
 	defs  map[VersionID]*definition
 	// What code declares, by name.
 	schedules map[string]*Schedule
-	wake  chan struct{} // capacity 1, carries nothing: look for due runs now
+	wake      chan struct{} // capacity 1, carries nothing: look for due runs now
 
 	build  func() string
 	writer *writer

@@ -166,7 +166,7 @@ ORDER BY due LIMIT $3`
 func (t *txn) DueSchedules(ctx context.Context, has []pawl.VersionID, except []string, limit int) (all []pawl.ScheduleRow, err error) {
 	not := ""
 	if len(except) > 0 {
-		not = " AND name NOT IN (" + places(4, len(except)) + ")"
+		not = " AND name NOT IN (" + params(4, len(except)) + ")"
 	}
 	for _, v := range versions(has) {
 		if len(all) >= limit {
@@ -220,7 +220,7 @@ const lockSchedules = `SELECT ` + scheduleColumns + ` FROM pawl_schedules WHERE 
 // LockSchedules uses the primary key.
 func (t *txn) LockSchedules(ctx context.Context, names []string) (all []pawl.ScheduleRow, err error) {
 	for part := range powers(names) {
-		some, err := list(ctx, t, scanSchedule, fmt.Sprintf(lockSchedules, places(1, len(part))), asArgs(part)...)
+		some, err := list(ctx, t, scanSchedule, fmt.Sprintf(lockSchedules, params(1, len(part))), asArgs(part)...)
 		if err != nil {
 			return nil, fmt.Errorf("lock %d schedules: %w", len(part), err)
 		}
@@ -250,18 +250,6 @@ func powers[T any](all []T) func(yield func([]T) bool) {
 			all = all[n:]
 		}
 	}
-}
-
-// places is $from and so on, n of them.
-func places(from, n int) string {
-	var b strings.Builder
-	for i := range n {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString("$" + strconv.Itoa(from+i))
-	}
-	return b.String()
 }
 
 // tuples is n copies of a tuple with a ? for each parameter.
@@ -417,7 +405,7 @@ func (t *txn) OpenOccurrences(ctx context.Context, names []string) (all []pawl.O
 		some, err := list(ctx, t, func(rows pawl.Rows) (o pawl.OpenOccurrence, err error) {
 			err = rows.Scan(&o.Schedule, &o.At, zero(&o.Run), zero(&o.State), zero(&o.Cancel))
 			return o, err
-		}, fmt.Sprintf(selectOpenOccurrences, places(1, len(part))), asArgs(part)...)
+		}, fmt.Sprintf(selectOpenOccurrences, params(1, len(part))), asArgs(part)...)
 		if err != nil {
 			return nil, fmt.Errorf("read open occurrences of %d schedules: %w", len(part), err)
 		}
