@@ -358,7 +358,7 @@ type Pruner interface {
 	// what is known about who has taken them. It reports whether there may be more, and begins no write transaction if there
 	// is nothing to delete.
 	PruneEvents(ctx context.Context, keep time.Duration) (more bool, err error)
-	// PruneOccurrences does the same for instants of schedules that were more than keep ago.
+	// PruneOccurrences does the same for instants of schedules that were more than keep ago, but for open ones.
 	PruneOccurrences(ctx context.Context, keep time.Duration) (more bool, err error)
 }
 

@@ -71,7 +71,7 @@ const (
 	saveSchedules = `UPDATE pawl_schedules AS s SET version = v.column2, coded = v.column3, spec = v.column4, input = v.column5, overlap = v.column6,
 	code_hash = v.column7, edited = v.column8, revision = v.column9, paused_at = v.column10, paused_by = v.column11, paused_why = v.column12,
 	changed = v.column13, upto = v.column14, due = v.column15, started = v.column16, buffered = v.column17, blocker = v.column18, streak = v.column19
-FROM (VALUES %s) AS v WHERE s.name = v.column1`
+FROM (VALUES %s) AS v WHERE s.name = v.column1 AND s.name IN (%s)`
 
 	scheduleTuple = `(CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS BOOLEAN), CAST(? AS TEXT), CAST(? AS {bytes}), CAST(? AS TEXT),
 	CAST(? AS {bytes}), CAST(? AS BOOLEAN), CAST(? AS BIGINT), CAST(? AS BIGINT), CAST(? AS TEXT), CAST(? AS TEXT),
@@ -88,7 +88,7 @@ func (t *txn) SaveSchedules(ctx context.Context, all []pawl.ScheduleRow) error {
 				int64(s.Revision), num(s.PausedAt), said(s.PausedBy), said(s.PausedWhy), s.Changed, s.Upto, num(s.Due), int64(s.Started),
 				num(s.Buffered), str(s.Blocker), int64(s.Streak))
 		}
-		n, err := t.exec(ctx, fmt.Sprintf(saveSchedules, tuples(scheduleTuple, len(part))), args...)
+		n, err := t.exec(ctx, saveText(len(part)), args...)
 		if err == nil && int(n) != len(part) {
 			err = pawl.ErrNotFound
 		}
@@ -97,6 +97,20 @@ func (t *txn) SaveSchedules(ctx context.Context, all []pawl.ScheduleRow) error {
 		}
 	}
 	return nil
+}
+
+// saveText has the names once more in a list, so that rows are looked up whatever is known of the table's size.
+func saveText(n int) string {
+	return fmt.Sprintf(saveSchedules, tuples(scheduleTuple, n), every(n, strings.Count(scheduleTuple, "?")))
+}
+
+// every is $1 and each step-th parameter after it, n of them.
+func every(n, step int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = "$" + strconv.Itoa(1+i*step)
+	}
+	return strings.Join(all, ", ")
 }
 
 const deleteSchedule = `DELETE FROM pawl_schedules WHERE name = $1`
@@ -352,9 +366,11 @@ func (t *txn) ShrinkOccurrence(ctx context.Context, o *pawl.OccurrenceRow, at in
 const (
 	selectOccurrences = `SELECT ` + occurrenceColumns + ` FROM pawl_occurrences WHERE schedule = $1 AND at < $2 ORDER BY at DESC LIMIT $3`
 
-	// A range that covers $2 begins before it; there are few ranges.
-	selectWithin = `SELECT ` + occurrenceColumns + ` FROM pawl_occurrences WHERE schedule = $1 AND at >= $2 AND at <= $3
-UNION ALL SELECT ` + occurrenceColumns + ` FROM pawl_occurrences WHERE schedule = $1 AND at < $2 AND until >= $2
+	// The whole key is compared, so that the planner has but one index for it. Ranges do not overlap: the one that covers $2 is
+	// the first that ends no earlier.
+	selectWithin = `SELECT ` + occurrenceColumns + ` FROM pawl_occurrences WHERE (schedule, at) >= ($1, $2) AND (schedule, at) <= ($1, $3)
+UNION ALL SELECT ` + occurrenceColumns + ` FROM (SELECT ` + occurrenceColumns + ` FROM pawl_occurrences
+	WHERE schedule = $1 AND until >= $2 ORDER BY until LIMIT 1) AS covers WHERE at < $2
 ORDER BY at LIMIT $4`
 
 	selectTriggered = `SELECT ` + occurrenceColumns + ` FROM pawl_occurrences WHERE schedule = $1 AND trigger_key = $2`
@@ -391,19 +407,29 @@ func (t *txn) Triggered(ctx context.Context, schedule, key string) (*pawl.Occurr
 }
 
 const (
-	// By pawl_occurrences_open and pawl_runs_live.
-	selectOpenOccurrences = `SELECT o.schedule, o.at, r.id, r.state, r.cancel_at IS NOT NULL FROM pawl_occurrences AS o
-LEFT JOIN pawl_runs AS r ON (CASE WHEN r.new_keys THEN r.id ELSE r.lineage END) = o.run AND r.ended IS NULL
-WHERE o.open AND o.schedule IN (%s) ORDER BY o.schedule, o.at`
+	// A sub-select for each row is a look-up for each, where a join might read all live runs. The live run is the first of the
+	// lineage, or else a later one; a fork with keys of its own is none.
+	selectOpenOccurrences = `SELECT o.schedule, o.at, coalesce(
+	(SELECT ` + liveRun + ` FROM pawl_runs AS r{byid} WHERE r.id = o.run),
+	(SELECT min(` + liveRun + `) FROM pawl_runs AS r WHERE r.lineage = o.run AND r.lineage <> r.id AND NOT r.new_keys))
+FROM pawl_occurrences AS o WHERE o.open AND o.schedule IN (%s) ORDER BY o.schedule, o.at`
 
-	closeOccurrences = `UPDATE pawl_occurrences AS o SET open = NULL FROM (VALUES %s) AS v WHERE o.schedule = v.column1 AND o.at = v.column2`
+	// With "ended IS NULL" as a condition, planners would read all of pawl_runs_live.
+	liveRun = `CASE WHEN r.ended IS NULL THEN CAST(r.id AS TEXT) || ' ' || r.state || CASE WHEN r.cancel_at IS NULL THEN '' ELSE ' cancel' END END`
+
+	closeOccurrences = `UPDATE pawl_occurrences AS o SET open = NULL FROM (VALUES %s) AS v
+WHERE o.schedule = v.column1 AND o.at = v.column2 AND o.schedule IN (%s) AND o.open`
 )
 
-// OpenOccurrences uses pawl_occurrences_open and pawl_runs_live.
+// OpenOccurrences uses pawl_occurrences_open, the primary key of runs and pawl_runs_lineage.
 func (t *txn) OpenOccurrences(ctx context.Context, names []string) (all []pawl.OpenOccurrence, err error) {
 	for part := range powers(names) {
 		some, err := list(ctx, t, func(rows pawl.Rows) (o pawl.OpenOccurrence, err error) {
-			err = rows.Scan(&o.Schedule, &o.At, zero(&o.Run), zero(&o.State), zero(&o.Cancel))
+			var live string
+			err = rows.Scan(&o.Schedule, &o.At, zero(&live))
+			if words := strings.Fields(live); len(words) > 1 {
+				o.Run, o.State, o.Cancel = pawl.RunID(words[0]), pawl.RunState(words[1]), len(words) > 2
+			}
 			return o, err
 		}, fmt.Sprintf(selectOpenOccurrences, params(1, len(part))), asArgs(part)...)
 		if err != nil {
@@ -414,19 +440,23 @@ func (t *txn) OpenOccurrences(ctx context.Context, names []string) (all []pawl.O
 	return all, nil
 }
 
-// CloseOccurrences uses the primary key.
+// CloseOccurrences uses pawl_occurrences_open.
 func (t *txn) CloseOccurrences(ctx context.Context, all []pawl.OpenOccurrence) error {
 	for part := range powers(all) {
 		var args []any
 		for i := range part {
 			args = append(args, part[i].Schedule, part[i].At)
 		}
-		_, err := t.exec(ctx, fmt.Sprintf(closeOccurrences, tuples(`(CAST(? AS TEXT), CAST(? AS BIGINT))`, len(part))), args...)
+		_, err := t.exec(ctx, closeText(len(part)), args...)
 		if err != nil {
 			return fmt.Errorf("close %d occurrences: %w", len(part), err)
 		}
 	}
 	return nil
+}
+
+func closeText(n int) string {
+	return fmt.Sprintf(closeOccurrences, tuples(`(CAST(? AS TEXT), CAST(? AS BIGINT))`, n), every(n, 2))
 }
 
 const insertKeys = `INSERT INTO pawl_keys (key_name, product_key, input_hash, lineage) VALUES %s
@@ -452,14 +482,12 @@ func (t *txn) ClaimKeys(ctx context.Context, keys []pawl.KeyRow) (free []pawl.Ke
 }
 
 const (
-	// One whose run is live stays: it is in the way of the next.
-	selectOldOccurrences = `SELECT EXISTS (SELECT 1 FROM pawl_occurrences AS o WHERE at < {now} - $1 AND ` + isOver + `)`
-
-	isOver = `(o.open IS NULL OR NOT EXISTS (SELECT 1 FROM pawl_runs AS r WHERE r.id = o.run AND r.ended IS NULL))`
+	// An open one stays: its run may be in the way of the next. It is the last of its schedule that has a run.
+	selectOldOccurrences = `SELECT EXISTS (SELECT 1 FROM pawl_occurrences WHERE open IS NULL AND at < {now} - $1)`
 
 	// Of those that are equally old all go.
-	deleteOccurrences = `DELETE FROM pawl_occurrences AS o WHERE at <= (SELECT max(at) FROM
-	(SELECT at FROM pawl_occurrences AS o WHERE at < {now} - $1 AND ` + isOver + ` ORDER BY at LIMIT $2) AS old) AND ` + isOver
+	deleteOccurrences = `DELETE FROM pawl_occurrences WHERE open IS NULL AND at <= (SELECT max(at) FROM
+	(SELECT at FROM pawl_occurrences WHERE open IS NULL AND at < {now} - $1 ORDER BY at LIMIT $2) AS old)`
 
 	pruneOccurrences = 500
 )

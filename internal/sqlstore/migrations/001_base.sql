@@ -384,7 +384,7 @@ CREATE TABLE pawl_occurrences (
 CREATE INDEX pawl_occurrences_open ON pawl_occurrences (schedule, at) WHERE open;
 CREATE INDEX pawl_occurrences_range ON pawl_occurrences (schedule, until) WHERE until IS NOT NULL;
 CREATE UNIQUE INDEX pawl_occurrences_trigger ON pawl_occurrences (schedule, trigger_key) WHERE trigger_key IS NOT NULL;
-CREATE INDEX pawl_occurrences_age ON pawl_occurrences (at);
+CREATE INDEX pawl_occurrences_age ON pawl_occurrences (at) WHERE open IS NULL;
 
 -- A lease has expired when its clock is not the one that can be read now, or when expires has passed by that clock.
 CREATE TABLE pawl_workers (
