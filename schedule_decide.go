@@ -30,7 +30,7 @@ const (
 func (w *worker) schedules(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for {
+	for try := 1; ; try++ {
 		select {
 		case <-ctx.Done():
 			return
@@ -38,7 +38,10 @@ func (w *worker) schedules(ctx context.Context) {
 		case <-w.tables:
 		}
 		next, err := w.decideAll(ctx)
-		if err != nil {
+		switch {
+		case err == nil:
+			try = 0
+		case try&(try-1) == 0: // not one line a try while a database is away
 			w.e.log.Log(ctx, failure(ctx), "deciding about schedules failed", "worker", w.id.ID, "err", err)
 		}
 		timer.Reset(next)

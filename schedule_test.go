@@ -67,6 +67,9 @@ func (s *stage) schedule(name string) *pawl.ScheduleDetail {
 	return d
 }
 
+// patient makes workers poll and renew their leases seldom, so that a day costs little.
+func (s *stage) patient() { s.opts.Poll, s.opts.Lease = 10*time.Minute, 30*time.Minute }
+
 // spawnFor has a worker for a while.
 func (s *stage) spawnFor(d time.Duration, defs ...pawl.Definition) {
 	s.t.Helper()
@@ -95,6 +98,7 @@ func (s *stage) slow(d time.Duration) *pawl.Workflow[string, string] {
 // C53, C59: one run for each instant, with the instant as its input, however many workers there are.
 func TestScheduleStartsOneRunAnInstant(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
+		s.patient()
 		w := s.quick()
 		for range 3 {
 			s.spawn("b1", w, w.Schedule("minutely", pawl.Cron("* * * * *", "UTC"), instant), w.Schedule("other", pawl.Every(2*time.Minute), instant))
@@ -329,6 +333,7 @@ func TestScheduleEverySecondForDays(t *testing.T) {
 // FR-069: however often the program is started, the instant is the stored one.
 func TestScheduleIsNotAboutStarts(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
+		s.patient()
 		w := s.quick()
 		for range upTo(60, 200) {
 			s.spawnFor(20*time.Second, w, w.Schedule("weekly", pawl.Every(168*time.Hour), instant))
@@ -349,6 +354,7 @@ func TestScheduleIsNotAboutStarts(t *testing.T) {
 // Jitter puts an instant off, always by the same; the instant is the key all the same.
 func TestScheduleJitter(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
+		s.patient()
 		w := s.quick()
 		defs := []pawl.Definition{w}
 		for i := range 20 {
@@ -376,6 +382,7 @@ func TestScheduleJitter(t *testing.T) {
 // Bounds, a number of runs, and one-offs end a schedule.
 func TestScheduleEnds(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
+		s.patient()
 		w := s.quick()
 		every := pawl.Cron("* * * * *", "UTC")
 		s.spawn("b1", w,
