@@ -34,7 +34,7 @@ func (w *Workflow[In, Out]) Schedule(name string, when Timetable, input func(at 
 	for _, o := range opts {
 		o.schedule(&s.spec)
 	}
-	err := s.spec.check()
+	err := s.spec.Check()
 	if err == nil && input == nil {
 		err = errors.New("it has no input function")
 	}
@@ -183,7 +183,8 @@ func (s *ScheduleSpec) window() time.Duration { return orDefault(s.Window, defau
 // longestName leaves room for the instant in the key of a run.
 const longestName = 150
 
-func (s *ScheduleSpec) check() error {
+// Check returns what is wrong with the spec, nil if nothing is. Whether the workflow and its input exist it does not know.
+func (s *ScheduleSpec) Check() error {
 	if err := checkName("schedule name", s.Name); err != nil {
 		return err
 	}

@@ -198,7 +198,7 @@ func (e *Engine) CreateSchedule(ctx context.Context, s ScheduleSpec, a Act) erro
 
 // newSchedule checks what a person wants to create.
 func (e *Engine) newSchedule(s *ScheduleSpec) (*ScheduleRow, error) {
-	if err := s.check(); err != nil {
+	if err := s.Check(); err != nil {
 		return nil, err
 	}
 	d := e.newest(s.Workflow, s.Version)
@@ -234,7 +234,7 @@ func (e *Engine) EditSchedule(ctx context.Context, name string, change func(s *S
 		if row.Coded && (len(spec.Input) > 0 || spec.Version != was.Version) {
 			return "", false, errors.New("its input and version are from code")
 		}
-		if err := spec.check(); err != nil {
+		if err := spec.Check(); err != nil {
 			return "", false, err
 		}
 		if !row.Coded {
