@@ -61,7 +61,8 @@ const (
 	OverlapCancel OverlapPolicy = "cancel_previous"
 )
 
-// CatchUpPolicy is what happens to instants that no worker was there to decide about, for more than a minute.
+// CatchUpPolicy is what happens to instants that no worker was there to decide about: for more than a minute, or for more
+// than five seconds if the next one is due as well.
 type CatchUpPolicy string
 
 // The policies.
@@ -78,8 +79,10 @@ const (
 const (
 	defaultWindow = 24 * time.Hour
 	mostCatchUp   = 1000
-	// onTime is how late an instant may be decided about without being late.
-	onTime = time.Minute
+	// onTime is how late an instant may be decided about without being late, and onTimeBefore the same if the next one is
+	// due too.
+	onTime       = time.Minute
+	onTimeBefore = 5 * time.Second
 )
 
 // ScheduleSpec says what a schedule is. It is also its stored form: fields are added, never renamed.

@@ -19,6 +19,8 @@ const (
 	decideInstants = 100_000
 	// decidePause is how long what is due in other hands is left to them.
 	decidePause = 20 * time.Millisecond
+	// idleLooks is how many polls long a worker leaves schedules alone while none has an instant.
+	idleLooks = 10
 	// mostStrangers bounds what is remembered of schedules that another build has in its code.
 	mostStrangers = 500
 	// waryStreak is how many instants in a row without a run are worth a word.
@@ -28,6 +30,9 @@ const (
 // schedules decides about due instants until ctx ends. Any number of workers do so side by side: the ledger says what has
 // been decided, and nobody is a leader.
 func (w *worker) schedules(ctx context.Context) {
+	if h := w.e.hooks; h != nil && h.NoSweep {
+		return
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for try := 1; ; try++ {
@@ -55,8 +60,8 @@ func (w *worker) decideAll(ctx context.Context) (next time.Duration, err error) 
 		switch {
 		case err != nil:
 			return next, err
-		case due == 0:
-			return next, nil
+		case due == 0: // there is none, or none has an instant left
+			return idleLooks * next, nil
 		case due > now:
 			return min(next, time.Duration(due-now)*time.Microsecond), nil
 		}

@@ -107,7 +107,7 @@ func (j *judgement) instants(now int64) (due []int64, more bool) {
 // decide is for a schedule that is not paused.
 func (j *judgement) decide(due []int64, more bool, now int64) {
 	late := 0
-	for late < len(due) && now-j.spec.look(due[late]) > onTime.Microseconds() {
+	for late < len(due) && now-j.spec.look(due[late]) > lateAfter(late == len(due)-1) {
 		late++
 	}
 	if more {
@@ -142,6 +142,14 @@ func (j *judgement) decide(due []int64, more bool, now int64) {
 		}
 		j.start(at, state)
 	}
+}
+
+// lateAfter is how late an instant may be decided about without being late, in microseconds: less if it is not the last one.
+func lateAfter(last bool) int64 {
+	if last {
+		return micro(onTime)
+	}
+	return micro(onTimeBefore)
 }
 
 // full reports whether the schedule has started all the runs it may.

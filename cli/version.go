@@ -6,7 +6,6 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
-
 )
 
 const modulePath = "github.com/pawlrun/pawl"
