@@ -138,6 +138,13 @@
 // it, are running at once and how many begin in a time, [Engine.PauseQueue] lets none begin; both hold for all processes.
 // Steps that name a [Lane] wait together when a provider says "wait". docs/flow.md says what can be exceeded when.
 //
+// # Schedules
+//
+// [Workflow.Schedule] starts runs at the instants of [Cron], [Every] or [OneOff]. Workers decide about instants, any number of
+// them, and each instant has one row in the schedule's ledger: [Engine.Occurrences]. While a run has not ended, the [Overlap]
+// policy says what happens; after a time without workers, [CatchUp]. docs/schedules.md says which instants there are where
+// clocks jump.
+//
 // # Stores
 //
 // Package sqlite keeps runs in a file, which several processes of one machine may share. Package postgres keeps them in

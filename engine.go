@@ -28,7 +28,9 @@ type Engine struct {
 	log   *slog.Logger
 	hooks *hooks.Hooks
 	defs  map[VersionID]*definition
-	wake  chan struct{} // capacity 1, carries nothing: look for due runs now
+	// What code declares, by name.
+	schedules map[string]*Schedule
+	wake      chan struct{} // capacity 1, carries nothing: look for due runs now
 
 	build  func() string
 	writer *writer
@@ -48,7 +50,7 @@ func New(s Store, o *Options, defs ...Definition) (*Engine, error) {
 	if s == nil {
 		return nil, errors.New("pawl: New needs a store: open one with sqlite.Open or postgres.Open")
 	}
-	e := &Engine{store: s, defs: make(map[VersionID]*definition), wake: make(chan struct{}, 1),
+	e := &Engine{store: s, defs: make(map[VersionID]*definition), schedules: make(map[string]*Schedule), wake: make(chan struct{}, 1),
 		waiters: make(map[RunID][]chan *RunRow), heeded: make(map[string]time.Time), lanes: make(map[string]laneSeen)}
 	if o != nil {
 		e.o = *o
@@ -60,10 +62,23 @@ func New(s Store, o *Options, defs ...Definition) (*Engine, error) {
 	e.build = sync.OnceValue(func() string { return buildRevision(e.o.Build) })
 	for _, d := range defs {
 		def := d.definition()
+		if sched, is := d.(*Schedule); is {
+			if e.schedules[sched.Name()] != nil {
+				return nil, fmt.Errorf("pawl: schedule %q is defined twice", sched.Name())
+			}
+			e.schedules[sched.Name()] = sched
+			continue
+		}
 		if _, twice := e.defs[def.VersionID]; twice {
 			return nil, fmt.Errorf("pawl: workflow %q %s is defined twice", def.Workflow, def.Version)
 		}
 		e.defs[def.VersionID] = def
+	}
+	for _, sched := range e.schedules { // a schedule brings its workflow along
+		if d := e.defs[sched.def.VersionID]; d != nil && d != sched.def {
+			return nil, fmt.Errorf("pawl: schedule %q is of another workflow %q %s than the one that is defined", sched.Name(), d.Workflow, d.Version)
+		}
+		e.defs[sched.def.VersionID] = sched.def
 	}
 	return e, nil
 }

@@ -232,6 +232,13 @@ func (m *mortal) PruneEvents(ctx context.Context, keep time.Duration) (bool, err
 	return m.Store.PruneEvents(ctx, keep)
 }
 
+func (m *mortal) NextSchedule(ctx context.Context, has []pawl.VersionID) (now, due int64, err error) {
+	if m.dead.Load() {
+		return 0, 0, errDead
+	}
+	return m.Store.NextSchedule(ctx, has)
+}
+
 // on scripts a step's effect. Without a script a step returns "name(input)".
 func (s *stage) on(name string, fn effect) {
 	s.guard.Lock()

@@ -43,6 +43,10 @@ type Options struct {
 	// A product key is remembered for 400 days after the last run under it ended, and is not started again before; acts of
 	// people are kept for three years. Both are kept at least as long as the run.
 	Retention time.Duration
+	// OnOccurrence is told what this process's workers have made of an instant of a schedule, after it is durable: for
+	// metrics, and for alerts about schedules that start no run, which is no failed run. A process that dies in between does
+	// not tell. It must not block. Nil for none.
+	OnOccurrence func(Occurrence)
 	// Hooks is for this module's own tests; a program outside it cannot make one.
 	Hooks *hooks.Hooks
 }

@@ -261,7 +261,7 @@ type Claimed struct {
 // Finding is one thing that the doctor found.
 type Finding struct {
 	Level  string `json:"level"` // "error": an invariant is broken; "warn": a setting or a stuck run
-	Rule   string `json:"rule"`  // "I1" … "I8", "gate", "setting", "stuck", "retention"
+	Rule   string `json:"rule"`  // "I1" … "I8", "gate", "setting", "stuck", "paused", "schedule", "retention"
 	Run    RunID  `json:"run,omitempty"`
 	Text   string `json:"text"`
 	Advice string `json:"advice,omitempty"`

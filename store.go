@@ -100,7 +100,7 @@ type Rows interface {
 	Err() error
 }
 
-// Txn is the set of row operations inside one transaction. Locks are taken in the order run, topic, journal, gate, inbox.
+// Txn is the set of row operations inside one transaction. Locks are taken in the order schedule, run, topic, journal, gate, inbox.
 type Txn interface {
 	RunRows
 	CallRows
@@ -110,6 +110,7 @@ type Txn interface {
 	PeopleRows
 	EventRows
 	QueueRows
+	ScheduleRows
 
 	// Now is the store's clock at this moment, not at the start of the transaction.
 	Now(ctx context.Context) (int64, error)
@@ -326,6 +327,10 @@ type Leases interface {
 	ReleaseLost(ctx context.Context, id WorkerID, run RunID, epoch int64) (bool, error)
 	// Due returns when the next run that this worker could claim is due, as a time from now; false if none is known.
 	Due(ctx context.Context, id WorkerID) (time.Duration, bool, error)
+	// NextSchedule returns the store's clock and when the first schedule of the versions is to be looked at; 0 if none is.
+	// A schedule without a version is everybody's who has its workflow. One that waits for a run is to be looked at when
+	// that run has ended, or has to be asked to.
+	NextSchedule(ctx context.Context, has []VersionID) (now, due int64, err error)
 	// Stray returns up to limit runs that are due but whose version no worker has had for grace while other workers
 	// live, and blocked: version runs whose version is back.
 	Stray(ctx context.Context, grace time.Duration, limit int) (stray, back []RunID, err error)
@@ -363,6 +368,8 @@ type Pruner interface {
 	// what is known about who has taken them. It reports whether there may be more, and begins no write transaction if there
 	// is nothing to delete.
 	PruneEvents(ctx context.Context, keep time.Duration) (more bool, err error)
+	// PruneOccurrences does the same for instants of schedules that were more than keep ago, but for open ones.
+	PruneOccurrences(ctx context.Context, keep time.Duration) (more bool, err error)
 }
 
 // Hints save workers of other processes the wait for their next poll. Any hint may be lost, come late, come twice or mean

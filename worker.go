@@ -22,17 +22,19 @@ type worker struct {
 	has   []VersionID
 	space string
 
-	stopping atomic.Bool   // begin no step any more; set under the engine's mutex
-	freed    chan struct{} // capacity 1: a slot is free again
-	beat     chan struct{} // capacity 1: renew now
-	heard    chan struct{} // capacity 1: a hint of another process
-	claiming atomic.Int64  // claims sent; odd while one is in flight
-	wg       sync.WaitGroup
-	cleanup  sync.WaitGroup  // evidence on its way …
-	reports  context.Context // … and how long that is tried
-	pruned   RunID           // where the next look for old lineages begins; its loop's own
-	hold     context.Context // of all executions, see there …
-	life     context.Context // … likewise
+	stopping  atomic.Bool   // begin no step any more; set under the engine's mutex
+	freed     chan struct{} // capacity 1: a slot is free again
+	beat      chan struct{} // capacity 1: renew now
+	heard     chan struct{} // capacity 1: a hint of another process
+	tables    chan struct{} // capacity 1: look at schedules now
+	claiming  atomic.Int64  // claims sent; odd while one is in flight
+	wg        sync.WaitGroup
+	cleanup   sync.WaitGroup  // evidence on its way …
+	reports   context.Context // … and how long that is tried
+	strangers []string        // schedules that are not in this build's code; their loop's own
+	pruned    RunID           // where the next look for old lineages begins; its loop's own
+	hold      context.Context // of all executions, see there …
+	life      context.Context // … likewise
 
 	mu      sync.Mutex // guards all below
 	live    map[RunID]*execution
@@ -59,6 +61,9 @@ func (e *Engine) Work(ctx context.Context) error {
 	if len(e.defs) == 0 {
 		return errors.New("pawl: Work without definitions: pass the workflows to New")
 	}
+	if err := e.reconcile(ctx); err != nil {
+		return err
+	}
 	w, err := newWork(ctx, e)
 	if err != nil {
 		return err
@@ -80,8 +85,10 @@ func (e *Engine) Work(ctx context.Context) error {
 	bg.Go(func() { w.listens(loops) })
 	bg.Go(func() { w.sweeps(loops, "sweep", w.sweepOnce) })
 	bg.Go(func() { w.sweeps(loops, "deleting old events", w.pruneEvents) })
+	bg.Go(func() { w.schedules(ctx) })
 	if e.o.Retention > 0 {
 		bg.Go(func() { w.sweeps(loops, "retention", w.prune) })
+		bg.Go(func() { w.sweeps(loops, "retention of the ledger", w.pruneOccurrences) })
 	}
 	e.employ(w)
 	w.claims(ctx)
@@ -107,7 +114,7 @@ func (e *Engine) Work(ctx context.Context) error {
 func newWork(ctx context.Context, e *Engine) (*worker, error) {
 	me := host.Self()
 	w := &worker{e: e, has: e.Workflows(), beat: make(chan struct{}, 1), freed: make(chan struct{}, 1),
-		heard: make(chan struct{}, 1), live: make(map[RunID]*execution), born: make(map[RunID]bool)}
+		heard: make(chan struct{}, 1), tables: make(chan struct{}, 1), live: make(map[RunID]*execution), born: make(map[RunID]bool)}
 	w.id = WorkerRow{ID: newWorkerID(), Lease: e.o.lease(), Hostname: host.Describe(), Machine: me.Machine, Boot: me.Boot,
 		PIDNS: me.PIDNS, PID: me.PID, ProcessStart: me.Start, Build: e.build()}
 	if err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {

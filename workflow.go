@@ -18,7 +18,7 @@ import (
 // Workflow is a named, versioned Go function whose steps are journalled. In and Out travel as JSON.
 type Workflow[In, Out any] struct{ def *definition }
 
-// Definition is what [New] takes: a *[Workflow]. It is sealed.
+// Definition is what [New] takes: a *[Workflow] or a *[Schedule]. It is sealed.
 type Definition interface{ definition() *definition }
 
 func (w *Workflow[In, Out]) definition() *definition { return w.def }
@@ -171,7 +171,7 @@ func (w *Workflow[In, Out]) StartMany(ctx context.Context, c Client, ins []In, k
 	return hs, nil
 }
 
-// NameOf is the name and version of a definition.
+// NameOf is the name and version of a definition; of a schedule, those of its workflow.
 func NameOf(d Definition) VersionID { return d.definition().VersionID }
 
 // StartJSON is [Workflow.Start] for tools that have the input as JSON. It reports whether the run is new. An input

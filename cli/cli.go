@@ -3,7 +3,7 @@
 //	func main() { cli.Main(enrich, refund) }
 //
 // Such a program executes its workflows with `work`, starts them with `start`, and looks at and decides about all runs
-// of the database with `runs`, `inbox`, `resolve`, `queues`, `prune` and `doctor`. What a program prints on its standard output is for
+// of the database with `runs`, `inbox`, `resolve`, `queues`, `schedules`, `prune` and `doctor`. What a program prints on its standard output is for
 // people, or with -o json for machines; logs, questions and errors go to standard error. It exits with 0 for ok, 1 for
 // failed, 2 for wrong usage, 3 for not found, 4 for a conflict or something stale, 5 if a person must do something.
 package cli
@@ -118,7 +118,7 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict or stale, 5 needs a
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
 	root.PersistentFlags().StringVar(&a.db, "db", "", "database: a SQLite file or a postgres:// URL (default $PAWL_DB, else "+a.o.db()+")")
 	root.PersistentFlags().VarP(&a.format, "output", "o", "output: text, json or jsonl")
-	root.AddCommand(a.workCmd(), a.startCmd(), a.sendCmd(), a.runsCmd(), a.inboxCmd(), a.resolveCmd(), a.approveCmd(), a.rejectCmd(), a.editCmd(), a.revokeCmd(), a.queuesCmd(), a.lanesCmd(), a.doctorCmd(), a.pruneCmd(), a.migrateCmd(), a.faultsCmd(), a.versionCmd())
+	root.AddCommand(a.workCmd(), a.startCmd(), a.sendCmd(), a.runsCmd(), a.inboxCmd(), a.resolveCmd(), a.approveCmd(), a.rejectCmd(), a.editCmd(), a.revokeCmd(), a.queuesCmd(), a.lanesCmd(), a.schedulesCmd(), a.doctorCmd(), a.pruneCmd(), a.migrateCmd(), a.faultsCmd(), a.versionCmd())
 	root.AddCommand(a.o.Commands...)
 	for _, cmd := range a.o.Commands {
 		argsAreUsage(cmd)

@@ -330,7 +330,9 @@ type order struct {
 }
 
 func (w *world) defs() []pawl.Definition {
+	report := pawl.Define("report", "v1", func(_ *pawl.Run, o order) (string, error) { return "report of " + o.Note, nil })
 	return []pawl.Definition{
+		report.Schedule("nightly", pawl.Cron("30 2 * * *", "Europe/Berlin"), func(at time.Time) order { return order{Note: at.Format(time.DateOnly)} }),
 		pawl.Define("ship", "v1", w.ship),
 		pawl.Define("ship", "v2", w.ship),
 		pawl.Define("ship", "v10", w.ship),

@@ -6,8 +6,6 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
-
-	"github.com/pawlrun/pawl"
 )
 
 const modulePath = "github.com/pawlrun/pawl"
@@ -32,8 +30,8 @@ func (b build) String() string {
 
 func (a *app) build() build {
 	b := build{Program: a.o.name(), Pawl: "(devel)", Revision: "unknown", Go: runtime.Version(), Workflows: []workflow{}}
-	for _, d := range a.defs {
-		b.Workflows = append(b.Workflows, workflow(pawl.NameOf(d)))
+	for _, id := range a.workflows() {
+		b.Workflows = append(b.Workflows, workflow(id))
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

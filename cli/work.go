@@ -105,13 +105,23 @@ func (a *app) unknownWorkflow(name string) error {
 	return &failure{exitNotFound, fmt.Errorf("this program has no workflow %q", name), a.howToDefine()}
 }
 
+// workflows are those of the program; its schedules bring theirs along.
+func (a *app) workflows() (all []pawl.VersionID) {
+	for _, d := range a.defs {
+		if id := pawl.NameOf(d); !slices.Contains(all, id) {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
 // howToDefine lists the workflows there are, or says how a program gets some.
 func (a *app) howToDefine() string {
 	var b strings.Builder
 	if len(a.defs) > 0 {
 		b.WriteString("it has:\n")
-		for _, d := range a.defs {
-			fmt.Fprintf(&b, "    %s %s\n", pawl.NameOf(d).Workflow, pawl.NameOf(d).Version)
+		for _, id := range a.workflows() {
+			fmt.Fprintf(&b, "    %s %s\n", id.Workflow, id.Version)
 		}
 		b.WriteString("  use the program that has the workflow, or add it to this one:\n")
 	} else {

@@ -63,6 +63,7 @@ func rules() []deptest.Rule {
 		{Packages: "bench/...", Module: []string{"...", "!cmd/..."}, Others: []string{"..."}},
 		{Packages: "internal/pgtest", Others: []string{"github.com/jackc/pgx/v5/..."}},
 		{Packages: "internal/deptest"},
+		{Packages: "internal/cron", Others: []string{"github.com/netresearch/go-cron"}},
 		// Leaves, which the root may import.
 		{
 			Packages: "internal/...",

@@ -19,6 +19,10 @@ const (
 	ForeignDone   Point = "foreign.done"   // a transaction in another database is committed, our journal not yet
 	BodyDone      Point = "body.done"      // the body has returned, the terminal write is not sent
 	Ended         Point = "ended"          // the terminal write is durable
+	// What is due of schedules is decided about beside all runs. Step is the first schedule's name.
+	ScheduleDeciding Point = "schedule.deciding" // the ledger and the runs are written but not committed
+	ScheduleDecided  Point = "schedule.decided"  // they are durable
+
 	CommitSending Point = "commit.sending" // a journal write is complete but not committed
 )
 

@@ -93,7 +93,27 @@ var rules = []rule{
 	{levelError, "gate", `SELECT g.run, g.step, NULL FROM pawl_gates g WHERE g.state = 'claimed'
 		AND NOT EXISTS (SELECT 1 FROM pawl_steps s WHERE s.run = g.run AND s.name = g.ref)`,
 		"gate %s is used by a step that the journal does not have", lookCloser},
+	{levelError, "I6", `SELECT NULL, s.name, NULL FROM pawl_schedules s WHERE s.due IS NOT NULL AND s.due < s.upto`,
+		"schedule %s is to be looked at for an instant that it has decided about", lookCloser},
+	{levelError, "I6", `SELECT o.run, min(o.schedule), NULL FROM pawl_occurrences o WHERE o.run IS NOT NULL GROUP BY o.run HAVING count(*) > 1`,
+		"the run stands for several instants of schedule %s", lookCloser},
+	{levelError, "I6", `SELECT o.other, o.schedule, NULL FROM pawl_occurrences o WHERE o.state = 'buffered'
+		AND NOT EXISTS (SELECT 1 FROM pawl_schedules s WHERE s.name = o.schedule AND s.buffered = o.at)`,
+		"an instant of schedule %s is buffered, and nothing will start it", lookCloser},
 
+	{levelWarn, "schedule", `SELECT NULL, s.name || ' of ' || s.workflow || ' ' || s.version, {now} - s.due FROM pawl_schedules s
+		WHERE s.due < {now} - $1 ORDER BY s.due`,
+		"schedule %s is due and nobody decides", "start a worker that has this version of the workflow and, if it is from code, the schedule"},
+	{levelWarn, "schedule", `SELECT s.blocker, s.name || ' has started no run for ' || CAST(s.streak AS TEXT) || ' instants'
+			|| coalesce(' (the last one: ' || (SELECT o.state || coalesce(', ' || o.reason, '') FROM pawl_occurrences o WHERE o.schedule = s.name
+				AND o.at = (SELECT max(l.at) FROM pawl_occurrences l WHERE l.schedule = s.name)) || ')', ''), s.upto - s.changed
+		FROM pawl_schedules s WHERE s.streak >= 3 AND s.paused_at IS NULL AND $1 > 0 ORDER BY s.name`,
+		"schedule %s", "pawl schedules show lists its last instants with their reasons"},
+	{levelWarn, "schedule", `SELECT NULL, s.name, s.upto - {now} FROM pawl_schedules s WHERE s.upto > {now} + $1 ORDER BY s.name`,
+		"schedule %s has decided about instants that are still to come, because the database's clock was set back", "it goes on when that time comes; pawl schedules trigger starts a run before"},
+	{levelWarn, "paused", `SELECT NULL, s.name || coalesce(' by ' || s.paused_by, ''), {now} - s.paused_at FROM pawl_schedules s
+		WHERE s.paused_at < {now} - $1 ORDER BY s.name`,
+		"schedule %s is paused", "pawl schedules resume lets it go on"},
 	{levelWarn, "stuck", `SELECT r.id, r.workflow || ' version ' || r.version, {now} - r.due FROM pawl_runs r
 		WHERE r.due IS NOT NULL AND r.due < {now} - $1
 			AND NOT EXISTS (SELECT 1 FROM pawl_queues q WHERE q.name = r.queue AND q.special) ORDER BY r.due`,

@@ -123,6 +123,22 @@ func fill(t *testing.T, s *sqlstore.Store, conn *sql.Conn, n int) {
 				t.Fatal(err)
 			}
 		}
+		s := pawl.ScheduleRow{Name: string(rows[i].ID), Workflow: "refund", Version: rows[i].Version, Spec: []byte("{}"), Overlap: pawl.OverlapSkip, Due: int64(i + 1)}
+		if i%400 == 0 {
+			s.Buffered, s.Blocker = 1, rows[i].ID
+		}
+		if _, err := on.InsertSchedule(t.Context(), &s); err != nil {
+			t.Fatal(err)
+		}
+		var past []pawl.OccurrenceRow
+		for at := range int64(20) {
+			past = append(past, pawl.OccurrenceRow{Schedule: s.Name, At: at + 1, Count: 1, State: pawl.OccurrenceSkipped})
+		}
+		past[0].Until, past[1].Key = 5, "key"
+		past[19].State, past[19].Run, past[19].Open = pawl.OccurrenceStarted, rows[i].ID, true
+		if _, err := on.AddOccurrences(t.Context(), past); err != nil {
+			t.Fatal(err)
+		}
 		if err := on.AddAudit(t.Context(), &pawl.AuditRow{Act: "cancel", By: "ann", Run: rows[i].ID}); err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +189,7 @@ func query(t *testing.T, conn *sql.Conn, column int, text string, args ...any) (
 }
 
 // In SQLite's plans a full read is SCAN and a look-up SEARCH. Tables stand there under their alias.
-var sqliteScan = regexp.MustCompile(`^SCAN (pawl_runs|pawl_steps|pawl_attempts|pawl_inbox|pawl_evidence|pawl_keys|pawl_audit|pawl_calls|pawl_events|pawl_takings|pawl_awaits|r|s|e|k|a|c|p)\b`)
+var sqliteScan = regexp.MustCompile(`^SCAN (pawl_runs|pawl_steps|pawl_attempts|pawl_inbox|pawl_evidence|pawl_keys|pawl_audit|pawl_calls|pawl_events|pawl_takings|pawl_awaits|pawl_schedules|pawl_occurrences|r|s|e|k|a|c|p|o)\b`)
 
 func explainSQLite(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []string, wrong string) {
 	lines = query(t, conn, 3, "EXPLAIN QUERY PLAN "+hot.Text, make([]any, params(hot.Text))...)
@@ -197,7 +213,7 @@ func explainSQLite(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []stri
 // Tables that have a row for each worker, open question, or queue with settings.
 var smallTable = regexp.MustCompile(`on pawl_(worker|inbox|queues|ways)`)
 
-var pgIndexScan = regexp.MustCompile(`Index (Only )?Scan( Backward)? using \w+ on (pawl_runs|pawl_steps|pawl_calls|pawl_events|pawl_takings|pawl_awaits)`)
+var pgIndexScan = regexp.MustCompile(`Index (Only )?Scan( Backward)? using \w+ on (pawl_runs|pawl_steps|pawl_calls|pawl_events|pawl_takings|pawl_awaits|pawl_schedules|pawl_occurrences)`)
 
 func explainPostgres(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []string, wrong string) {
 	exec := func(text string) {

@@ -353,6 +353,61 @@ CREATE TABLE pawl_awaits (
 
 CREATE INDEX pawl_awaits_topic ON pawl_awaits (about, name, run, step);
 
+-- Schedules. Every instant up to upto is in the ledger; due is when the next one is to be decided about, NULL if none is left.
+CREATE TABLE pawl_schedules (
+	name       TEXT{c} NOT NULL PRIMARY KEY,
+	workflow   TEXT{c} NOT NULL,
+	version    TEXT{c} NOT NULL,
+	coded      BOOLEAN NOT NULL,
+	spec       TEXT    NOT NULL,
+	input      {bytes},
+	overlap    TEXT    NOT NULL CHECK (overlap IN ('skip', 'buffer_one', 'allow', 'cancel_previous')),
+	code_hash  {bytes},
+	edited     BOOLEAN,
+	revision   BIGINT  NOT NULL,
+	paused_at  BIGINT,
+	paused_by  TEXT,
+	paused_why TEXT,
+	created    BIGINT  NOT NULL,
+	changed    BIGINT  NOT NULL,
+	upto       BIGINT  NOT NULL,
+	due        BIGINT,
+	started    BIGINT  NOT NULL,
+	buffered   BIGINT,
+	blocker    {id},
+	streak     BIGINT  NOT NULL,
+	CONSTRAINT pawl_schedules_waits CHECK (buffered IS NOT NULL OR blocker IS NULL)
+){churn};
+
+CREATE INDEX pawl_schedules_due ON pawl_schedules (workflow, version, due) WHERE due IS NOT NULL;
+CREATE INDEX pawl_schedules_buffered ON pawl_schedules (workflow, version) WHERE buffered IS NOT NULL;
+
+-- The ledger: what became of each instant of each schedule. A row with until stands for count instants from at to until that
+-- have no row of their own. open says that the run's lineage may have a live run.
+CREATE TABLE pawl_occurrences (
+	schedule    TEXT{c} NOT NULL,
+	at          BIGINT  NOT NULL,
+	until       BIGINT,
+	count       BIGINT  NOT NULL CHECK (count > 0),
+	state       TEXT    NOT NULL
+		CHECK (state IN ('started', 'caught_up', 'backfilled', 'buffered', 'skipped', 'missed', 'paused', 'rejected')),
+	reason      TEXT,
+	run         {id},
+	other       {id},
+	revision    BIGINT  NOT NULL,
+	decided     BIGINT  NOT NULL,
+	trigger_key TEXT{c},
+	by_whom     TEXT,
+	open        BOOLEAN,
+	PRIMARY KEY (schedule, at),
+	CONSTRAINT pawl_occurrences_has CHECK ((run IS NOT NULL) = (state IN ('started', 'caught_up', 'backfilled')))
+);
+
+CREATE INDEX pawl_occurrences_open ON pawl_occurrences (schedule, at) WHERE open;
+CREATE INDEX pawl_occurrences_range ON pawl_occurrences (schedule, until) WHERE until IS NOT NULL;
+CREATE UNIQUE INDEX pawl_occurrences_trigger ON pawl_occurrences (schedule, trigger_key) WHERE trigger_key IS NOT NULL;
+CREATE INDEX pawl_occurrences_age ON pawl_occurrences (at) WHERE open IS NULL;
+
 -- A lease has expired when its clock is not the one that can be read now, or when expires has passed by that clock.
 CREATE TABLE pawl_workers (
 	id            {id}   NOT NULL PRIMARY KEY,
