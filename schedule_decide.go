@@ -18,7 +18,7 @@ const (
 	decideBatch    = 500
 	decideInstants = 100_000
 	// decidePause is how long what is due in other hands is left to them.
-	decidePause = 20 * time.Millisecond
+	decidePause = 100 * time.Millisecond
 	// idleLooks is how many polls long a worker leaves schedules alone while none has an instant.
 	idleLooks = 10
 	// mostStrangers bounds what is remembered of schedules that another build has in its code.
