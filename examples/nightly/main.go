@@ -159,7 +159,7 @@ func nights(ctx context.Context, dir string, e *pawl.Engine, out io.Writer) erro
 	}
 	_ = worker.Wait() // it was killed
 	restart := time.Now().Add(11 * time.Second)
-	time.Sleep(time.Until(restart))
+	<-time.After(time.Until(restart))
 
 	say("another worker is started")
 	if worker, err = spawn(ctx, dir); err != nil {
