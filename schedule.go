@@ -199,6 +199,20 @@ func (s *ScheduleSpec) Check() error {
 		return fmt.Errorf("its name has %d bytes: want %d at most", len(s.Name), longestName)
 	case s.When.kind == noTable:
 		return errNoTimetable
+	case s.MaxRuns < 0:
+		return fmt.Errorf("MaxRuns is %d: want 0 (no limit) or more", s.MaxRuns)
+	}
+	if err := s.checkTimes(); err != nil {
+		return err
+	}
+	if err := s.checkPolicies(); err != nil {
+		return err
+	}
+	return (&RunRow{Queue: cmpOr(s.Queue, s.Workflow), Priority: s.Priority, Share: s.Share}).checkPlace()
+}
+
+func (s *ScheduleSpec) checkTimes() error {
+	switch {
 	case !s.Ends.IsZero() && !s.Starts.IsZero() && s.Ends.Before(s.Starts):
 		return fmt.Errorf("it ends (%s) before it starts (%s)", s.Ends.Format(time.RFC3339), s.Starts.Format(time.RFC3339))
 	case !s.Starts.IsZero() && outside(s.Starts) || !s.Ends.IsZero() && outside(s.Ends):
@@ -207,13 +221,8 @@ func (s *ScheduleSpec) Check() error {
 		return errors.New("a jitter, window or deadline must not be negative")
 	case s.Jitter > 0 && s.Jitter < time.Millisecond || s.Jitter > 24*time.Hour:
 		return fmt.Errorf("a jitter of %v: want 1ms to 24h, or 0 for none", s.Jitter)
-	case s.MaxRuns < 0:
-		return fmt.Errorf("MaxRuns is %d: want 0 (no limit) or more", s.MaxRuns)
 	}
-	if err := s.checkPolicies(); err != nil {
-		return err
-	}
-	return (&RunRow{Queue: cmpOr(s.Queue, s.Workflow), Priority: s.Priority, Share: s.Share}).checkPlace()
+	return nil
 }
 
 func outside(t time.Time) bool { return t.Year() < 1970 || t.Year() > 9999 }

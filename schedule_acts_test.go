@@ -25,7 +25,7 @@ func TestScheduleDecidersDie(t *testing.T) {
 				rnd := rand.New(rand.NewPCG(1, 2))
 				defs := []pawl.Definition{w, w.Schedule("a", pawl.Every(5*time.Second), instant, pawl.Overlap(pawl.OverlapAllow)),
 					w.Schedule("b", pawl.Cron("*/7 * * * * *", "UTC"), instant), w.Schedule("c", pawl.Every(11*time.Second), instant, pawl.Overlap(pawl.OverlapBuffer))}
-				s.on("write", func(context.Context, int) (string, error) { time.Sleep(3 * time.Second); return "", nil })
+				s.on("write", func(context.Context, int) (string, error) { time.Sleep(3 * time.Second); return "", nil }) // bubble
 				spawn := func() {
 					var p *proc
 					at := []hooks.Point{hooks.ScheduleDeciding, hooks.ScheduleDecided, hooks.Claimed}[rnd.IntN(3)]
@@ -53,10 +53,10 @@ func TestScheduleDecidersDie(t *testing.T) {
 					for range 2 {
 						spawn()
 					}
-					time.Sleep(17 * time.Second)
+					time.Sleep(17 * time.Second) // bubble
 				}
 				s.spawn("b1", defs...)
-				time.Sleep(90 * time.Second)
+				time.Sleep(90 * time.Second) // bubble
 				for name, step := range map[string]time.Duration{"a": 5 * time.Second, "c": 11 * time.Second} {
 					s.gapless(s.ledger(name), step)
 				}
@@ -111,7 +111,7 @@ func TestScheduleAdoptsARun(t *testing.T) {
 		mine := begin(s, w, instant(at), pawl.OccurrenceKey("minutely", at))
 		begin(s, w, "another input", pawl.OccurrenceKey("minutely", at.Add(time.Minute)))
 		s.spawn("b1", w, w.Schedule("minutely", pawl.Cron("* * * * *", "UTC"), instant))
-		time.Sleep(3*time.Minute + 5*time.Second)
+		time.Sleep(3*time.Minute + 5*time.Second) // bubble
 		all := s.ledger("minutely")
 		if len(all) != 3 || all[0].Run != mine || all[1].State != pawl.OccurrenceRejected || !strings.Contains(all[1].Reason, "another input") || all[2].State != pawl.OccurrenceStarted {
 			t.Errorf("got %s: %+v", story(all), all)
@@ -127,16 +127,16 @@ func TestSchedulePauseAndBackfill(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
 		w := s.quick()
 		p := s.spawn("b1", w, w.Schedule("minutely", pawl.Cron("* * * * *", "UTC"), instant))
-		time.Sleep(90 * time.Second)
+		time.Sleep(90 * time.Second) // bubble
 		must(t, s.desk.PauseSchedule(t.Context(), "minutely", ann))
 		must(t, s.desk.PauseSchedule(t.Context(), "minutely", pawl.Act{By: "bob", Reason: "too"}))
-		time.Sleep(3 * time.Minute)
+		time.Sleep(3 * time.Minute) // bubble
 		if d := s.schedule("minutely"); d.PausedBy != "ann" || d.PausedWhy != "because" || d.Paused.IsZero() {
 			t.Errorf("got %+v", d.ScheduleInfo)
 		}
 		must(t, s.desk.ResumeSchedule(t.Context(), "minutely", ann))
 		must(t, s.desk.ResumeSchedule(t.Context(), "minutely", ann))
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // bubble
 		tells(t, s.ledger("minutely"), "started paused(paused) paused(paused) paused(paused) started")
 
 		got, err := p.BackfillSchedule(t.Context(), "minutely", bubbleStart.Add(-2*time.Minute), bubbleStart.Add(3*time.Minute), ann)
@@ -174,9 +174,9 @@ func TestScheduleBackfillsOutOfARange(t *testing.T) {
 		w := s.quick()
 		table := w.Schedule("minutely", pawl.Cron("* * * * *", "UTC"), instant)
 		s.spawnFor(time.Second, w, table)
-		time.Sleep(30 * time.Hour)
+		time.Sleep(30 * time.Hour) // bubble
 		p := s.spawn("b1", w, table)
-		time.Sleep(5 * time.Second)
+		time.Sleep(5 * time.Second) // bubble
 		tells(t, s.ledger("minutely"), "missed(later_one_runs)×1799 started")
 		for _, part := range [][2]int{{1, 3}, {5, 5}, {1799, 1799}, {2, 6}} {
 			_, err := p.BackfillSchedule(t.Context(), "minutely", bubbleStart.Add(time.Duration(part[0])*time.Minute), bubbleStart.Add(time.Duration(part[1])*time.Minute), ann)
@@ -199,12 +199,12 @@ func TestScheduleTrigger(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
 		w := s.slow(20 * time.Second)
 		p := s.spawn("b1", w, w.Schedule("yearly", pawl.Cron("@yearly", "UTC"), instant))
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // bubble
 		first, isNew, err := p.TriggerSchedule(t.Context(), "yearly", pawl.Trigger{Act: ann, Key: "k1"})
 		if err != nil || !isNew || first.Run == "" || first.By != "ann" || first.Key != "k1" {
 			t.Fatalf("got %+v, %v, %v", first, isNew, err)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // bubble
 		for range 3 {
 			o, isNew, err := p.TriggerSchedule(t.Context(), "yearly", pawl.Trigger{Act: ann, Key: "k1"})
 			if err != nil || isNew || o.Run != first.Run {
@@ -215,7 +215,7 @@ func TestScheduleTrigger(t *testing.T) {
 		if err != nil || !isNew || o.State != pawl.OccurrenceSkipped || o.Reason != "previous_running" || o.Other != first.Run {
 			t.Errorf("beside a run, got %+v, %v, %v", o, isNew, err)
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // bubble
 		must(t, s.desk.PauseSchedule(t.Context(), "yearly", ann))
 		if o, _, err := p.TriggerSchedule(t.Context(), "yearly", pawl.Trigger{Act: ann}); err != nil || o.State != pawl.OccurrenceStarted {
 			t.Errorf("while it is paused, got %+v, %v", o, err)
@@ -286,12 +286,12 @@ func TestScheduleEditMakesNoPast(t *testing.T) {
 		w := s.quick()
 		table := w.Schedule("daily", pawl.Cron("0 12 * * *", "UTC"), instant)
 		s.spawn("b1", w, table)
-		time.Sleep(12*time.Hour + time.Minute)
+		time.Sleep(12*time.Hour + time.Minute) // bubble
 		must(t, s.desk.EditSchedule(t.Context(), "daily", func(sp *pawl.ScheduleSpec) error {
 			sp.When = pawl.Cron("0 12 * * *", "America/Los_Angeles")
 			return nil
 		}, ann))
-		time.Sleep(24 * time.Hour)
+		time.Sleep(24 * time.Hour) // bubble
 		all := s.ledger("daily")
 		tells(t, all, "started started")
 		if all[1].At.Hour() != 20 || all[1].Revision != 2 || all[0].Revision != 1 {
@@ -323,7 +323,7 @@ func TestScheduleByHand(t *testing.T) {
 		spec := pawl.ScheduleSpec{Name: "by \"hand\"", Workflow: "typed", When: pawl.Cron("30 9 * * *", "Asia/Tokyo"),
 			Input: []byte(`{"Day":"{{date}}","At":"{{at}}","Name":"{{schedule}}"}`)}
 		must(t, p.CreateSchedule(t.Context(), spec, ann))
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // bubble
 		all := s.ledger(spec.Name)
 		tells(t, all, "started")
 		result(t, s.reach(all[0].Run, pawl.Succeeded), "v10 2000-01-01 2000-01-01T09:30:00+09:00 by \"hand\"")

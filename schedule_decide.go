@@ -18,7 +18,7 @@ const (
 	decideBatch    = 500
 	decideInstants = 100_000
 	// decidePause is how long what is due in other hands is left to them.
-	decidePause = 20 * time.Millisecond
+	decidePause = 100 * time.Millisecond
 	// idleLooks is how many polls long a worker leaves schedules alone while none has an instant.
 	idleLooks = 10
 	// mostStrangers bounds what is remembered of schedules that another build has in its code.
@@ -285,14 +285,39 @@ func (r *round) write(ctx context.Context, tx Txn, names []string) error {
 	if err != nil {
 		return err
 	}
-	var ended []OpenOccurrence
+	ended, err := r.weighAgain(rows, open)
+	if err != nil || len(r.all) == 0 {
+		return err
+	}
+	if err := r.record(ctx, tx); err != nil {
+		return err
+	}
+	if err := tx.CloseOccurrences(ctx, ended); err != nil {
+		return err
+	}
+	save := make([]ScheduleRow, len(r.all))
+	for i, j := range r.all {
+		save[i] = j.row
+	}
+	if err := tx.SaveSchedules(ctx, save); err != nil {
+		return err
+	}
+	r.e.hooks.Reach(hooks.ScheduleDeciding, "", names[0])
+	return nil
+}
+
+// weighAgain keeps the judgements that change something, and returns what has ended of the schedules that start runs.
+func (r *round) weighAgain(rows []ScheduleRow, open map[string][]OpenOccurrence) (ended []OpenOccurrence, err error) {
 	var changed []*judgement
 	for i := range rows {
 		j, err := r.weigh(&rows[i], open)
-		if err != nil && !errors.Is(err, errStranger) {
-			return err
+		switch {
+		case errors.Is(err, errStranger):
+			continue
+		case err != nil:
+			return nil, err
 		}
-		if err != nil || slices.ContainsFunc(j.starts(), func(at int64) bool { _, ok := r.inputs[occasion{j.row.Name, at}]; return !ok }) {
+		if !r.ready(j) {
 			continue
 		}
 		r.cancels = append(r.cancels, j.cancels()...)
@@ -305,24 +330,15 @@ func (r *round) write(ctx context.Context, tx Txn, names []string) error {
 		}
 	}
 	r.all = changed
-	if len(changed) == 0 {
-		return nil
-	}
-	if err := r.record(ctx, tx); err != nil {
-		return err
-	}
-	if err := tx.CloseOccurrences(ctx, ended); err != nil {
-		return err
-	}
-	save := make([]ScheduleRow, len(changed))
-	for i, j := range changed {
-		save[i] = j.row
-	}
-	if err := tx.SaveSchedules(ctx, save); err != nil {
-		return err
-	}
-	r.e.hooks.Reach(hooks.ScheduleDeciding, "", names[0])
-	return nil
+	return ended, nil
+}
+
+// ready reports whether all inputs are at hand.
+func (r *round) ready(j *judgement) bool {
+	return !slices.ContainsFunc(j.starts(), func(at int64) bool {
+		_, ok := r.inputs[occasion{j.row.Name, at}]
+		return !ok
+	})
 }
 
 // record writes the ledger and starts the runs that it names.

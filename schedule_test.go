@@ -74,7 +74,7 @@ func (s *stage) patient() { s.opts.Poll, s.opts.Lease = 10*time.Minute, 30*time.
 func (s *stage) spawnFor(d time.Duration, defs ...pawl.Definition) {
 	s.t.Helper()
 	p := s.spawn("b1", defs...)
-	time.Sleep(d)
+	time.Sleep(d) // bubble
 	p.stop()
 }
 
@@ -103,7 +103,7 @@ func TestScheduleStartsOneRunAnInstant(t *testing.T) {
 		for range 3 {
 			s.spawn("b1", w, w.Schedule("minutely", pawl.Cron("* * * * *", "UTC"), instant), w.Schedule("other", pawl.Every(2*time.Minute), instant))
 		}
-		time.Sleep(5*time.Minute + 30*time.Second)
+		time.Sleep(5*time.Minute + 30*time.Second) // bubble
 		tells(t, s.ledger("minutely"), "started started started started started")
 		tells(t, s.ledger("other"), "started started")
 		for i, o := range s.ledger("minutely") {
@@ -129,7 +129,7 @@ func TestScheduleSkips(t *testing.T) {
 		told := map[pawl.OccurrenceState]int{}
 		s.spawnWith(func(o *pawl.Options) { o.OnOccurrence = func(o pawl.Occurrence) { told[o.State]++ } },
 			w, w.Schedule("minutely", pawl.Cron("* * * * *", "UTC"), instant))
-		time.Sleep(6*time.Minute + 30*time.Second)
+		time.Sleep(6*time.Minute + 30*time.Second) // bubble
 		all := s.ledger("minutely")
 		tells(t, all, "started skipped(previous_running) skipped(previous_running) started skipped(previous_running) skipped(previous_running)")
 		if all[1].Other != all[0].Run || all[4].Other != all[3].Run {
@@ -166,12 +166,12 @@ func TestScheduleSkipsWhateverHasNotEnded(t *testing.T) {
 			return "", pawl.Sleep(run, "rest", 170*time.Second)
 		})
 		s.spawn("b1", w, w.Schedule("minutely", pawl.Cron("* * * * *", "UTC"), instant))
-		time.Sleep(61 * time.Second)
+		time.Sleep(61 * time.Second) // bubble
 		first := s.ledger("minutely")[0]
 		s.reach(first.Run, pawl.Failed)
 		fail = false
 		next := s.retry(first.Run)
-		time.Sleep(3 * time.Minute)
+		time.Sleep(3 * time.Minute) // bubble
 		all := s.ledger("minutely")
 		tells(t, all, "started skipped(previous_waiting) skipped(previous_waiting) started")
 		if all[1].Other != next {
@@ -197,9 +197,9 @@ func TestScheduleOutlivesItsWorker(t *testing.T) {
 		w := s.quick()
 		table := w.Schedule("often", pawl.Cron("*/5 * * * * *", "UTC"), instant)
 		dead = s.spawn("b1", w, table)
-		time.Sleep(6 * time.Second)
+		time.Sleep(6 * time.Second) // bubble
 		s.spawn("b1", w, table)
-		time.Sleep(30 * time.Second)
+		time.Sleep(30 * time.Second) // bubble
 		all := s.ledger("often")
 		if all[0].State != pawl.OccurrenceStarted || all[1].State != pawl.OccurrenceSkipped || all[1].Other != all[0].Run ||
 			all[len(all)-1].State != pawl.OccurrenceStarted {
@@ -234,7 +234,7 @@ func TestScheduleOverlapPolicies(t *testing.T) {
 			scene(t, func(t *testing.T, s *stage) {
 				w := s.slow(150 * time.Second)
 				s.spawn("b1", w, w.Schedule("minutely", pawl.Cron("* * * * *", "UTC"), instant, pawl.Overlap(c.policy)))
-				time.Sleep(5*time.Minute + 45*time.Second)
+				time.Sleep(5*time.Minute + 45*time.Second) // bubble
 				all := s.ledger("minutely")
 				tells(t, all, c.want)
 				n := 0
@@ -257,15 +257,15 @@ func TestScheduleOverlapPolicies(t *testing.T) {
 // An instant that is buffered behind a cancel that takes its time gives way to the next one.
 func TestScheduleCancelTakesItsTime(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		s.on("write", func(context.Context, int) (string, error) { time.Sleep(150 * time.Second); return "", nil })
+		s.on("write", func(context.Context, int) (string, error) { time.Sleep(150 * time.Second); return "", nil }) // bubble
 		w := s.quick()
 		s.spawn("b1", w, w.Schedule("minutely", pawl.Cron("* * * * *", "UTC"), instant, pawl.Overlap(pawl.OverlapCancel)))
-		time.Sleep(4*time.Minute + 5*time.Second)
+		time.Sleep(4*time.Minute + 5*time.Second) // bubble
 		tells(t, s.ledger("minutely"), "started skipped(superseded) started(buffered) buffered(previous_running)")
 		if err := s.desk.PauseSchedule(t.Context(), "minutely", ann); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(3 * time.Minute)
+		time.Sleep(3 * time.Minute) // bubble
 		tells(t, s.ledger("minutely"), "started skipped(superseded) started(buffered) buffered(previous_running) paused(paused) paused(paused) paused(paused)")
 	})
 }
@@ -282,9 +282,9 @@ func TestScheduleAfterAWeek(t *testing.T) {
 				w.Schedule("daily-all", pawl.Cron("0 3 * * *", "UTC"), instant, pawl.Overlap(pawl.OverlapAllow), pawl.CatchUpUpTo(3))}
 		}
 		s.spawnFor(time.Second, at()...)
-		time.Sleep(7*24*time.Hour + 10*time.Hour + 20*time.Second)
+		time.Sleep(7*24*time.Hour + 10*time.Hour + 20*time.Second) // bubble
 		p := s.spawn("b1", at()...)
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // bubble
 		all := s.ledger("minutely")
 		tells(t, all, "missed(later_one_runs)×10679 started")
 		if first := bubbleStart.Add(time.Minute); !all[0].At.Equal(first) || !all[0].Until.Equal(first.Add(10678*time.Minute)) {
@@ -312,9 +312,9 @@ func TestScheduleEverySecondForDays(t *testing.T) {
 		w := s.quick()
 		table := w.Schedule("secondly", pawl.Every(time.Second), instant)
 		s.spawnFor(1500*time.Millisecond, w, table)
-		time.Sleep(48 * time.Hour)
+		time.Sleep(48 * time.Hour) // bubble
 		s.spawn("b1", w, table)
-		time.Sleep(3500 * time.Millisecond)
+		time.Sleep(3500 * time.Millisecond) // bubble
 		all := s.ledger("secondly")
 		n := 0
 		for _, o := range all {
@@ -337,7 +337,7 @@ func TestScheduleIsNotAboutStarts(t *testing.T) {
 		w := s.quick()
 		for range upTo(60, 200) {
 			s.spawnFor(20*time.Second, w, w.Schedule("weekly", pawl.Every(168*time.Hour), instant))
-			time.Sleep(3 * time.Hour)
+			time.Sleep(3 * time.Hour) // bubble
 		}
 		all := s.ledger("weekly")
 		for _, o := range all {
@@ -361,7 +361,7 @@ func TestScheduleJitter(t *testing.T) {
 			defs = append(defs, w.Schedule(fmt.Sprintf("s%02d", i), pawl.Cron("*/10 * * * *", "UTC"), instant, pawl.Jitter(8*time.Minute)))
 		}
 		s.spawn("b1", defs...)
-		time.Sleep(29 * time.Minute)
+		time.Sleep(29 * time.Minute) // bubble
 		seen := map[time.Duration]bool{}
 		for i := range 20 {
 			all := s.ledger(fmt.Sprintf("s%02d", i))
@@ -390,7 +390,7 @@ func TestScheduleEnds(t *testing.T) {
 			w.Schedule("thrice", every, instant, pawl.MaxRuns(3)),
 			w.Schedule("once", pawl.OneOff(bubbleStart.Add(90*time.Second)), instant),
 			w.Schedule("past", pawl.OneOff(bubbleStart.Add(-time.Hour)), instant))
-		time.Sleep(10 * time.Minute)
+		time.Sleep(10 * time.Minute) // bubble
 		for name, want := range map[string]string{"bounded": "started started started", "thrice": "started started started", "once": "started", "past": ""} {
 			tells(t, s.ledger(name), want)
 			if d := s.schedule(name); !d.Next.IsZero() || len(d.Upcoming) != 0 {
@@ -413,7 +413,7 @@ func TestScheduleInputFails(t *testing.T) {
 			}
 			return strings.Repeat("x", (at.Minute()-1)*300_000)
 		}))
-		time.Sleep(6*time.Minute + 5*time.Second)
+		time.Sleep(6*time.Minute + 5*time.Second) // bubble
 		all := s.ledger("minutely")
 		for i, want := range []pawl.OccurrenceState{"started", "rejected", "started", "started", "rejected", "rejected"} {
 			if all[i].State != want {

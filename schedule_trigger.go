@@ -257,8 +257,8 @@ func (r *round) backfill(ctx context.Context, tx Txn, row *ScheduleRow, a Act, f
 		single, covers := l.find(at)
 		switch {
 		case single != nil && (single.State == OccurrenceMissed || single.State == OccurrencePaused):
-			if ok, err := tx.MoveOccurrence(ctx, &o, single.State); err != nil || !ok {
-				return fmt.Errorf("instant %s changed under the schedule's lock: %w", micros(at).Format(time.RFC3339), err)
+			if err := moved(ctx, tx, &o, single.State); err != nil {
+				return err
 			}
 			started = append(started, o)
 			continue
@@ -283,7 +283,16 @@ func (r *round) backfill(ctx context.Context, tx Txn, row *ScheduleRow, a Act, f
 	}, r.put, r.begun)
 }
 
-// ledger is some rows of a schedule's ledger.
+// moved moves an occurrence that was read under the schedule's lock.
+func moved(ctx context.Context, tx Txn, o *OccurrenceRow, from OccurrenceState) error {
+	ok, err := tx.MoveOccurrence(ctx, o, from)
+	if err == nil && !ok {
+		err = fmt.Errorf("instant %s changed under the schedule's lock", micros(o.At).Format(time.RFC3339))
+	}
+	return err
+}
+
+// ledgerRows is some rows of a schedule's ledger.
 type ledgerRows struct {
 	single map[int64]*OccurrenceRow
 	ranges []*ledgerRange

@@ -125,6 +125,13 @@ func play(ctx context.Context, dir string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := nights(ctx, dir, e, out); err != nil {
+		return err
+	}
+	return ledger(ctx, e, out)
+}
+
+func nights(ctx context.Context, dir string, e *pawl.Engine, out io.Writer) error {
 	slow := filepath.Join(dir, "slow")
 	say := func(text string) { _, _ = fmt.Fprintln(out, text) }
 
@@ -134,7 +141,7 @@ func play(ctx context.Context, dir string, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { _ = worker.Process.Kill() }()
-	if _, err := await(ctx, e, func(o pawl.Occurrence, s pawl.RunState) bool { return s == pawl.Succeeded }); err != nil {
+	if err := await(ctx, e, func(o pawl.Occurrence, s pawl.RunState) bool { return s == pawl.Succeeded }); err != nil {
 		return err
 	}
 
@@ -142,66 +149,56 @@ func play(ctx context.Context, dir string, out io.Writer) (err error) {
 	if err := os.WriteFile(slow, nil, 0o600); err != nil {
 		return err
 	}
-	if _, err := await(ctx, e, func(o pawl.Occurrence, _ pawl.RunState) bool { return o.State == pawl.OccurrenceSkipped }); err != nil {
+	if err := await(ctx, e, func(o pawl.Occurrence, _ pawl.RunState) bool { return o.State == pawl.OccurrenceSkipped }); err != nil {
 		return err
 	}
 
 	say("the worker is killed in the middle of it, and for some nights there is none")
-	if err := worker.Process.Kill(); err != nil {
+	if err := errors.Join(worker.Process.Kill(), os.Remove(slow)); err != nil {
 		return err
 	}
 	_ = worker.Wait() // it was killed
-	if err := os.Remove(slow); err != nil {
-		return err
-	}
 	restart := time.Now().Add(11 * time.Second)
-	select {
-	case <-time.After(time.Until(restart)):
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	<-time.After(time.Until(restart))
 
 	say("another worker is started")
 	if worker, err = spawn(ctx, dir); err != nil {
 		return err
 	}
-	_, err = await(ctx, e, func(o pawl.Occurrence, s pawl.RunState) bool { return s == pawl.Succeeded && o.At.After(restart) })
+	err = await(ctx, e, func(o pawl.Occurrence, s pawl.RunState) bool { return s == pawl.Succeeded && o.At.After(restart) })
 	if err != nil {
 		return err
 	}
 	if err := worker.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	if err := worker.Wait(); err != nil {
-		return err
-	}
-	return ledger(ctx, e, out)
+	return worker.Wait()
 }
 
 // await waits for an occurrence, and the state of its run, that will do.
-func await(ctx context.Context, e *pawl.Engine, will func(pawl.Occurrence, pawl.RunState) bool) (pawl.Occurrence, error) {
+func await(ctx context.Context, e *pawl.Engine, will func(pawl.Occurrence, pawl.RunState) bool) error {
 	for {
 		all, _, err := e.Occurrences(ctx, "nightly", "", 20)
 		if err != nil {
-			return pawl.Occurrence{}, err
+			return err
 		}
 		for _, o := range all {
 			state := pawl.RunState("")
 			if o.Run != "" {
 				d, err := e.Show(ctx, o.Run)
 				if err != nil {
-					return o, err
+					return err
 				}
 				state = d.State
 			}
 			if will(o, state) {
-				return o, nil
+				return nil
 			}
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return pawl.Occurrence{}, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }

@@ -104,7 +104,7 @@ func (p place) lost() map[string]stage {
 		if p.arm == hooks.EffectDone {
 			cut[p.step] = after
 		}
-	case hooks.Claimed, hooks.Ended:
+	case hooks.Claimed, hooks.Ended, hooks.ScheduleDeciding, hooks.ScheduleDecided:
 	}
 	if p.step == "tx" && p.point != hooks.StepReached && p.point != hooks.ResultWritten {
 		unflushed() // it carries the result before it
@@ -193,7 +193,7 @@ func (p place) afterFreeze(store string) expected {
 		if p.step == "probed" {
 			mayRun("last")
 		}
-	case hooks.IntentWritten, hooks.TxCommitting, hooks.BodyDone, hooks.Ended, hooks.CommitSending:
+	case hooks.IntentWritten, hooks.TxCommitting, hooks.BodyDone, hooks.Ended, hooks.CommitSending, hooks.ScheduleDeciding, hooks.ScheduleDecided:
 	}
 	if p.holdsLock(store) { // nobody can take the run over: its write lands, and either worker goes on
 		for s := range x.sends {

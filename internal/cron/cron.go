@@ -20,7 +20,7 @@ import (
 
 // parser takes 5 fields, 6 with the seconds first, or a name like @daily. Where day of month and day of week are both
 // given, either will do, as in crontab(5). February 29 that is a given weekday is found within 40 years.
-var parser = library.NewParser(library.SecondOptional | library.Minute | library.Hour | library.Dom | library.Month | library.Dow |
+var parser = library.MustNewParser(library.SecondOptional | library.Minute | library.Hour | library.Dom | library.Month | library.Dow |
 	library.Descriptor | library.DowOrDom).WithMaxSearchYears(searchYears)
 
 const searchYears = 40

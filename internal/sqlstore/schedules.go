@@ -136,9 +136,7 @@ WHERE s.workflow = $%d AND s.version = $%d AND s.buffered IS NOT NULL AND s.paus
 
 // versions are what a worker decides about: its own versions, and its workflows whatever the version.
 func versions(has []pawl.VersionID) (all []pawl.VersionID) {
-	for _, v := range has {
-		all = append(all, v)
-	}
+	all = append(all, has...)
 	for _, name := range workflows(has) {
 		all = append(all, pawl.VersionID{Workflow: name})
 	}
