@@ -64,8 +64,10 @@ func (r *Run) come(c *stepCall, path string) ([]byte, error) {
 	if r.shield {
 		s.base = x.life
 	}
-	if err := s.admit(); err != nil {
-		return s.abandonWait(err)
+	if c.batch == nil || s.row == nil || s.base.Err() == nil { // items that were begun may have to compensate
+		if err := s.admit(); err != nil {
+			return s.abandonWait(err)
+		}
 	}
 	switch {
 	case c.wait != nil:

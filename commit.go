@@ -57,16 +57,19 @@ func (q *write) change() (c Change, ok bool) {
 			return c, false
 		}
 	}
-	if q.end != nil {
-		if q.end.finish == "" || q.end.alone || q.end.next != nil || q.run.Called {
-			return c, false
-		}
-		c.End = &RunEnd{State: q.end.finish, Fault: q.end.fault, Row: q.run}
-		if q.end.finish == Succeeded {
-			c.End.Result = q.end.result
-		}
+	return c, q.end == nil || q.changeEnd(&c)
+}
+
+// changeEnd adds the run's end, if nothing else has to be looked at or written with it.
+func (q *write) changeEnd(c *Change) bool {
+	if q.end.finish == "" || q.end.alone || q.end.next != nil || q.run.Called {
+		return false
 	}
-	return c, true
+	c.End = &RunEnd{State: q.end.finish, Fault: q.end.fault, Row: q.run}
+	if q.end.finish == Succeeded {
+		c.End.Result = q.end.result
+	}
+	return true
 }
 
 // write makes q durable: together with the writes of other runs if it is of the common kind, else in a transaction of its

@@ -116,8 +116,8 @@ func succeed(ctx context.Context, tx Txn, run *RunRow) error {
 	if err := tx.InsertRuns(ctx, []RunRow{next}); err != nil {
 		return fmt.Errorf("start the successor of run %s: %w", run.ID, err)
 	}
-	if !run.Called {
-		return nil
+	if err := tx.HandOccurrence(ctx, run.Lineage, id); err != nil || !run.Called {
+		return err
 	}
 	return tx.MoveCalls(ctx, run.ID, id)
 }

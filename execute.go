@@ -215,6 +215,22 @@ func (x *execution) conclude(root *branch, result []byte, err error) {
 }
 
 func (x *execution) finish(result []byte, err error) {
+	if errors.Is(err, errInput) {
+		x.end(&runEnd{block: x.entry(AskDecode, "", err.Error())})
+		return
+	}
+	end := x.meant(result, err)
+	cutOff := end.finish == Cancelled || end.fault != nil && end.fault.Reason == fault.ReasonRunDeadline
+	if names := x.j.unvisited(); len(names) > 0 && !cutOff {
+		detail := fmt.Sprintf("the body ended (%s) without coming by %q, which it once ran: renamed or removed?", end.finish, names)
+		x.end(&runEnd{block: x.entry(AskDiverged, names[0], detail), intend: end.finish, fault: end.fault, result: end.result, next: end.next})
+		return
+	}
+	x.end(end)
+}
+
+// meant is the end that follows from what the body has returned.
+func (x *execution) meant(result []byte, err error) *runEnd {
 	end := &runEnd{finish: Succeeded}
 	next, _ := err.(*continuation) //nolint:errorlint // told has looked into it
 	switch {
@@ -227,9 +243,6 @@ func (x *execution) finish(result []byte, err error) {
 	}
 	cut := !errors.Is(err, fault.ReasonPanic) // a panic is a mistake of its own, whatever else has happened
 	switch {
-	case errors.Is(err, errInput):
-		x.end(&runEnd{block: x.entry(AskDecode, "", err.Error())})
-		return
 	case x.row.CancelAt > 0, err != nil && cut && x.cancelled(): // asked for before this execution began, or meanwhile
 		end = &runEnd{finish: Cancelled}
 	case x.late, err != nil && cut && x.overdue():
@@ -237,13 +250,7 @@ func (x *execution) finish(result []byte, err error) {
 	case err != nil && next == nil:
 		end = &runEnd{finish: Failed, fault: bodyFault(err)}
 	}
-	cutOff := end.finish == Cancelled || end.fault != nil && end.fault.Reason == fault.ReasonRunDeadline
-	if names := x.j.unvisited(); len(names) > 0 && !cutOff {
-		detail := fmt.Sprintf("the body ended (%s) without coming by %q, which it once ran: renamed or removed?", end.finish, names)
-		x.end(&runEnd{block: x.entry(AskDiverged, names[0], detail), intend: end.finish, fault: end.fault, result: end.result, next: end.next})
-		return
-	}
-	x.end(end)
+	return end
 }
 
 // bodyFault is the stored form of what a body returned: a failed step's fault as it is, anything else as an error of

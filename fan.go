@@ -56,20 +56,32 @@ func (s *stepRun) fanOut() ([]byte, error) {
 	case x.stopped():
 		return nil, s.b.suspend()
 	case f.bad != nil:
+		f.letGo()
 		return nil, f.bad
+	case f.over: // an item may wait on WithoutCancel; the others end when the run is woken by the end of its context
+		s.b.waits = append(append(s.b.waits, f.waits...), waitOn{step: s.path, items: true})
+		return nil, s.b.suspend()
 	case s.base.Err() != nil && (f.cut || f.missing() > 0):
-		if s.b.orphaned() {
-			x.orphans(f.waits)
-		}
+		f.letGo()
 		if err := s.admit(); err != nil {
 			return nil, err
 		}
 		return nil, s.cutOff("ended before the batch did")
-	case f.over:
-		s.b.waits = append(append(s.b.waits, f.waits...), waitOn{step: s.path, items: true})
-		return nil, s.b.suspend()
 	}
 	return f.finish()
+}
+
+// letGo is for items that were begun and are not to go on. What is uncertain about them is asked at the run's end.
+func (f *fan) letGo() {
+	x, path := f.s.x, f.s.path
+	if f.s.b.orphaned() {
+		for _, row := range x.j.itemRows(path) {
+			if !row.State.Finished() {
+				x.orphan(row)
+			}
+		}
+	}
+	x.j.dropItems(path, func(string) bool { return true })
 }
 
 // begin records the batch, or that it is called with other items than before.
@@ -189,7 +201,7 @@ func (f *fan) items() {
 func (f *fan) pace(next *time.Time) {
 	for !f.halted() {
 		left := time.Until(*next)
-		if left <= 0 {
+		if left <= 0 || f.s.base.Err() != nil {
 			break
 		}
 		_ = pause(f.s.base, min(left, time.Second)) // its end is seen by halted
@@ -197,7 +209,7 @@ func (f *fan) pace(next *time.Time) {
 	if now := time.Now(); next.Before(now) {
 		*next = now
 	}
-	*next = next.Add(time.Duration(float64(time.Second) / f.c.rate))
+	*next = next.Add(time.Duration(min(float64(time.Second)/f.c.rate, float64(10*365*24*time.Hour))))
 }
 
 // halted reports whether no item is to be begun any more.
@@ -208,17 +220,22 @@ func (f *fan) halted() bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.bad != nil || x.stopped() || x.life.Err() != nil || f.s.base.Err() != nil || x.unstorable() != nil
+	return f.bad != nil || x.stopped() || x.life.Err() != nil || x.unstorable() != nil
 }
 
-// skips says that an item has failed and this one was not begun before.
+// skips says that the item was not begun before, and is not to be: after another has failed, or the end of the context. One that
+// was begun may have to compensate then.
 func (f *fan) skips(i int) bool {
-	if !f.c.stop {
+	if f.s.base.Err() == nil && !(f.c.stop && f.failed()) {
 		return false
 	}
+	return !f.s.x.j.begun(itemPath(f.s.path, f.c.ids[i]))
+}
+
+func (f *fan) failed() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.sum.Failed > 0 && !f.s.x.j.begun(itemPath(f.s.path, f.c.ids[i]))
+	return f.sum.Failed > 0
 }
 
 // item runs one item.

@@ -91,6 +91,18 @@ func (j *journal) dropItems(batch string, gone func(id string) bool) {
 	})
 }
 
+// itemRows gives the rows of the items of a batch.
+func (j *journal) itemRows(batch string) (rows []*StepRow) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for scope, p := range j.items {
+		if strings.HasPrefix(scope, batch+itemMark) {
+			rows = slices.AppendSeq(rows, maps.Values(p.rows))
+		}
+	}
+	return rows
+}
+
 // begun reports whether rows of the item are there.
 func (j *journal) begun(scope string) bool {
 	j.mu.Lock()

@@ -38,6 +38,8 @@ type ScheduleRows interface {
 	// OpenOccurrences returns the occurrences of the schedules that are marked open, with the run that is live now in the
 	// lineage that they started, oldest first.
 	OpenOccurrences(ctx context.Context, names []string) ([]OpenOccurrence, error)
+	// HandOccurrence names another run in the open occurrence of a lineage, if there is one.
+	HandOccurrence(ctx context.Context, lineage, run RunID) error
 	// CloseOccurrences takes the marks away.
 	CloseOccurrences(ctx context.Context, all []OpenOccurrence) error
 	// ClaimKeys is ClaimKey for many keys, none of them twice. It returns those that were free.

@@ -92,20 +92,15 @@ func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.F
 	if err := closeGates(ctx, tx, run, why, now); err != nil {
 		return err
 	}
-	unknown := 0
-	for i := range open {
-		if err := closeStep(ctx, tx, &open[i], why, now); err != nil {
-			return err
-		}
-		if open[i].State == StepUncertain {
-			unknown++
-		}
+	unknown, err := closeSteps(ctx, tx, open, why, now)
+	if err != nil {
+		return err
 	}
 	run.Fault, run.Due = f, 0
 	if state == Succeeded && result != nil {
 		run.Result, run.SetResult = result, true
 	}
-	if unknown > 0 && !hooks.Broken(hooks.W8) {
+	if unknown && !hooks.Broken(hooks.W8) {
 		run.State, run.Intended = Blocked, state
 		return tx.SaveRun(ctx, run)
 	}
@@ -125,6 +120,17 @@ func finish(ctx context.Context, tx Txn, run *RunRow, state RunState, f *fault.F
 		}
 	}
 	return settleCallers(ctx, tx, run, now)
+}
+
+// closeSteps ends the open steps, and reports whether something is asked about one.
+func closeSteps(ctx context.Context, tx Txn, open []StepRow, why fault.Reason, now int64) (unknown bool, err error) {
+	for i := range open {
+		if err := closeStep(ctx, tx, &open[i], why, now); err != nil {
+			return false, err
+		}
+		unknown = unknown || open[i].State == StepUncertain
+	}
+	return unknown, nil
 }
 
 // closeStep ends an open step at the run's end, or asks about it. A gate's wait has been ended with the gate.

@@ -61,7 +61,15 @@ func (x *execution) loadJournal() (err error) {
 	if !items {
 		return nil
 	}
-	return x.e.readItems(x.hold, x.row.ID, x.j)
+	if err := x.e.readItems(x.hold, x.row.ID, x.j); err != nil {
+		return err
+	}
+	for _, row := range x.j.rows { // what is left of those is nobody's
+		if row.Kind == fault.KindBatch && row.State.Finished() {
+			x.j.dropItems(row.Name, func(string) bool { return true })
+		}
+	}
+	return nil
 }
 
 func (x *execution) readInput() {

@@ -419,6 +419,16 @@ FROM pawl_occurrences AS o WHERE o.open AND o.schedule IN (%s) ORDER BY o.schedu
 WHERE o.schedule = v.column1 AND o.at = v.column2 AND o.schedule IN (%s) AND o.open`
 )
 
+const handOccurrence = `UPDATE pawl_occurrences SET run = $2 WHERE open AND run = $1`
+
+// HandOccurrence looks through the open occurrences, of which there are about as many as runs of schedules that have not ended.
+func (t *txn) HandOccurrence(ctx context.Context, lineage, run pawl.RunID) error {
+	if _, err := t.exec(ctx, handOccurrence, string(lineage), string(run)); err != nil {
+		return fmt.Errorf("hand on the occurrence of run %s: %w", lineage, err)
+	}
+	return nil
+}
+
 // OpenOccurrences uses pawl_occurrences_open, the primary key of runs and pawl_runs_lineage.
 func (t *txn) OpenOccurrences(ctx context.Context, names []string) (all []pawl.OpenOccurrence, err error) {
 	for part := range powers(names) {
