@@ -295,7 +295,7 @@ func TestContinuedChild(t *testing.T) {
 			w := calling(s, k)
 			s.on("a", func(context.Context, int) (string, error) { return "xxx", nil })
 			s.on("send", func(_ context.Context, n int) (string, error) {
-				if n == 2 {
+				if n == 2 || n == 4 {
 					return "", fault.Invalid(errors.New("no"))
 				}
 				return fmt.Sprint("sent", n), nil
@@ -303,9 +303,15 @@ func TestContinuedChild(t *testing.T) {
 			s.spawn("b1", w, k)
 			id := begin(s, w, "in")
 			s.reach(id, pawl.Failed)
-			s.reach(s.retry(s.runsOf("chain")[1].ID), pawl.Succeeded)
-			result(t, s.reach(s.retry(id), pawl.Succeeded), "b(sent4)")
-			s.want(map[string]int{"send": 4})
+			retry := s.retry(s.runsOf("chain")[1].ID)
+			s.reach(retry, pawl.Succeeded)
+			last := s.show(s.desk, retry).Successor
+			s.reach(last, pawl.Failed)
+			result(t, s.reach(s.retry(id), pawl.Succeeded), "b(sent5)")
+			s.want(map[string]int{"send": 5})
+			if kids := s.runsOf("chain"); len(kids) != 5 || kids[4].Parent != last {
+				t.Errorf("the children are %+v, want a retry of the last, %s", kids, last)
+			}
 		})
 	})
 	// Found by its key while it lives, and after that.
@@ -369,6 +375,9 @@ func TestContinueThatDoesNotCount(t *testing.T) {
 			if _, err := s.rep(run, "a", in); errors.Is(err, pawl.ErrSuspended) {
 				return "", err
 			}
+			if in == "next" {
+				return in, nil
+			}
 			return pawl.ContinueAs[string](run, "next")
 		})
 	}
@@ -410,6 +419,9 @@ func TestContinueThatDoesNotCount(t *testing.T) {
 	t.Run("finally", func(t *testing.T) {
 		scene(t, func(t *testing.T, s *stage) {
 			w := flow("w", "v1", func(run *pawl.Run, in string) (string, error) {
+				if in == "next" {
+					return in, nil
+				}
 				run.Finally(func(*pawl.Run) error { return errors.New("not clean") })
 				return pawl.ContinueAs[string](run, "next")
 			})
@@ -506,7 +518,11 @@ func TestContinueOfADivergedRun(t *testing.T) {
 						if _, err := s.rep(run, "a", in); err != nil {
 							return "", err
 						}
-						return "mended", pawl.Sleep(run, "nap", 5*time.Second)
+						if err := pawl.Sleep(run, "nap", 5*time.Second); err != nil {
+							return "", err
+						}
+						_, err := s.keyed(run, "send", in) // so that the end is written alone
+						return "mended", err
 					}
 					return pawl.ContinueAs[string](run, "next")
 				})
