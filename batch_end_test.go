@@ -38,7 +38,7 @@ func TestCancelCompensatesItems(t *testing.T) {
 						return "", g.Wait()
 					}
 					_, err := pawl.Batch(run, "rows", []string{"a"}, self, item)
-					return "", err
+					return id, err
 				})
 				s.spawn("b1", w)
 				var o []pawl.StartOption
@@ -85,7 +85,7 @@ func TestItemCompensationThatWaits(t *testing.T) {
 							}
 							s.effect("compensated")
 						}
-						return "", err
+						return id, err
 					}
 					w := flow("w", "v1", func(run *pawl.Run, _ string) (string, error) {
 						if in == "group" {
@@ -132,7 +132,7 @@ func TestItemCompensationSurvivesACrash(t *testing.T) {
 							}
 						}
 					}
-					return "", err
+					return id, err
 				}
 				w := flow("w", "v1", func(run *pawl.Run, _ string) (string, error) {
 					if in == "group" {
