@@ -297,6 +297,7 @@ func (r *round) write(ctx context.Context, tx Txn, names []string) error {
 	}
 	save := make([]ScheduleRow, len(r.all))
 	for i, j := range r.all {
+		j.advance(r.now) // a rejected instant is no run of MaxRuns
 		save[i] = j.row
 	}
 	if err := tx.SaveSchedules(ctx, save); err != nil {

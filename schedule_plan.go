@@ -1,6 +1,9 @@
 package pawl
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // OccurrenceState is what became of an instant of a schedule.
 type OccurrenceState string
@@ -53,8 +56,10 @@ type judgement struct {
 	move   []OccurrenceRow // buffered ones that start a run, or are given up
 	busy   []OpenOccurrence
 	ended  []OpenOccurrence
-	took   int // instants looked at
-	streak int // of the row, before
+	took   int   // instants looked at
+	streak int   // of the row, before
+	noted  int64 // the last due instant that a person has triggered already; 0 if none, or if one before it is left over
+	more   bool  // there are too many for one decision
 }
 
 // weigh decides about all instants that are due at now. open are the schedule's open occurrences.
@@ -75,7 +80,9 @@ func weigh(row *ScheduleRow, spec *ScheduleSpec, open []OpenOccurrence, now int6
 	} else {
 		j.decide(due, more, now)
 	}
-	j.advance(now, more)
+	j.row.Upto = max(j.row.Upto, j.noted)
+	j.more = more
+	j.advance(now)
 	return j
 }
 
@@ -93,15 +100,26 @@ func (j *judgement) sort(open []OpenOccurrence) {
 // instants are those that are due and not in the ledger; more says that there are too many for one decision.
 func (j *judgement) instants(now int64) (due []int64, more bool) {
 	at := j.row.Upto
+	j.noted = 0
 	for len(due) < mostInstants {
 		if at = j.spec.after(at); at == 0 || j.spec.look(at) > now {
 			j.took = len(due)
 			return due, false
 		}
+		if j.triggered(at) {
+			j.noted = at
+			continue
+		}
 		due = append(due, at)
 	}
-	j.took = len(due)
+	j.took, j.noted = len(due), 0
 	return due[:mostInstants-mostCatchUp], true // the newest of all may be among those left over
+}
+
+// triggered reports whether a person has triggered the instant before it was due, and its run may be live, or waits.
+func (j *judgement) triggered(at int64) bool {
+	is := func(o OpenOccurrence) bool { return o.At == at }
+	return j.row.Buffered == at || slices.ContainsFunc(j.busy, is) || slices.ContainsFunc(j.ended, is)
 }
 
 // decide is for a schedule that is not paused.
@@ -134,6 +152,7 @@ func (j *judgement) decide(due []int64, more bool, now int64) {
 	j.pass(due[:caught], OccurrenceMissed, why)
 	for i, at := range due[caught:] {
 		if j.full() {
+			j.noted = 0
 			return
 		}
 		state := OccurrenceStarted
@@ -248,10 +267,10 @@ func (j *judgement) giveUp(why string) {
 }
 
 // advance says when the schedule is to be looked at next.
-func (j *judgement) advance(now int64, more bool) {
+func (j *judgement) advance(now int64) {
 	next := j.spec.after(j.row.Upto)
 	switch {
-	case more:
+	case j.more:
 		j.row.Due = now
 	case next == 0 || j.full():
 		j.row.Due = 0
@@ -291,9 +310,13 @@ func (j *judgement) starts() (at []int64) {
 }
 
 // account notes all instants that are due and undecided without deciding about them, because the schedule is about to
-// change.
-func account(row *ScheduleRow, spec *ScheduleSpec, now int64, why string) *judgement {
+// change. With all it notes those too that have come and are put off by the jitter, which nobody looks at afterwards.
+func account(row *ScheduleRow, spec *ScheduleSpec, now int64, why string, all bool) *judgement {
 	j := &judgement{row: *row, spec: spec}
+	if all {
+		plain := *spec
+		plain.Jitter, j.spec = 0, &plain
+	}
 	for more := true; more; {
 		var due []int64
 		due, more = j.instants(now)
@@ -303,7 +326,9 @@ func account(row *ScheduleRow, spec *ScheduleSpec, now int64, why string) *judge
 		}
 		j.pass(due, state, why)
 	}
-	j.row.Upto = max(j.row.Upto, now)
+	if all {
+		j.row.Upto = max(j.row.Upto, now)
+	}
 	return j
 }
 

@@ -269,7 +269,7 @@ func (r *round) backfill(ctx context.Context, tx Txn, row *ScheduleRow, a Act, f
 		}
 		add = append(add, o)
 	}
-	if err := l.shrink(ctx, tx, spec); err != nil {
+	if err := l.shrink(ctx, tx); err != nil {
 		return err
 	}
 	added, err := tx.AddOccurrences(ctx, add)
@@ -325,16 +325,21 @@ func (l *ledgerRows) find(at int64) (*OccurrenceRow, *ledgerRange) {
 	return l.single[at], nil
 }
 
-// shrink takes the instants that get rows of their own out of the ranges. A range begins with an instant that has none.
-func (l *ledgerRows) shrink(ctx context.Context, tx Txn, spec *ScheduleSpec) error {
+// shrink takes the instants that get rows of their own out of the ranges. A range whose first instant gets one begins right
+// after it, at a time that no row has: what else is in it depends on the timetable it was made by, which may be another now.
+func (l *ledgerRows) shrink(ctx context.Context, tx Txn) error {
 	for _, r := range l.ranges {
 		if len(r.taken) == 0 {
 			continue
 		}
 		count, at := r.row.Count-len(r.taken), r.row.At
-		for count > 0 && (slices.Contains(r.taken, at) || l.single[at] != nil) {
-			if at = spec.after(at); at == 0 || at > r.row.Until {
-				at = r.row.Until
+		for count > 0 && (at == r.row.At && slices.Contains(r.taken, at) || at > r.row.At) {
+			rows, err := tx.Within(ctx, r.row.Schedule, at+1, at+1, 2)
+			if err != nil {
+				return err
+			}
+			at++
+			if !slices.ContainsFunc(rows, func(o OccurrenceRow) bool { return o.At == at }) {
 				break
 			}
 		}

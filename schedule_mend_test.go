@@ -1,0 +1,112 @@
+package pawl_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pawlrun/pawl"
+)
+
+// An instant that has come and is put off by the jitter is in the ledger whatever a person or code does meanwhile.
+func TestScheduleJitterAccounts(t *testing.T) {
+	acts := map[string]func(t *testing.T, s *stage, p *proc, w *pawl.Workflow[string, string]) pawl.OccurrenceState{
+		"edit": func(t *testing.T, _ *stage, p *proc, _ *pawl.Workflow[string, string]) pawl.OccurrenceState {
+			must(t, p.EditSchedule(t.Context(), "s00", func(x *pawl.ScheduleSpec) error { x.Priority = 3; return nil }, ann))
+			return pawl.OccurrenceStarted
+		},
+		"edit of the times": func(t *testing.T, _ *stage, p *proc, _ *pawl.Workflow[string, string]) pawl.OccurrenceState {
+			must(t, p.EditSchedule(t.Context(), "s00", func(x *pawl.ScheduleSpec) error { x.Jitter = 0; return nil }, ann))
+			return pawl.OccurrenceMissed
+		},
+		"pause": func(t *testing.T, _ *stage, p *proc, _ *pawl.Workflow[string, string]) pawl.OccurrenceState {
+			must(t, p.PauseSchedule(t.Context(), "s00", ann))
+			must(t, p.ResumeSchedule(t.Context(), "s00", ann))
+			return pawl.OccurrenceStarted
+		},
+		"delete": func(t *testing.T, _ *stage, p *proc, _ *pawl.Workflow[string, string]) pawl.OccurrenceState {
+			must(t, p.DeleteSchedule(t.Context(), "s00", ann))
+			return pawl.OccurrenceMissed
+		},
+		"code": func(_ *testing.T, s *stage, p *proc, w *pawl.Workflow[string, string]) pawl.OccurrenceState {
+			p.stop()
+			s.spawn("b2", w, w.Schedule("s00", pawl.Cron("0 * * * *", "UTC"), instant, pawl.Jitter(40*time.Minute), pawl.RunsIn("", 3)))
+			return pawl.OccurrenceStarted
+		},
+	}
+	for name, act := range acts {
+		t.Run(name, func(t *testing.T) {
+			scene(t, func(t *testing.T, s *stage) {
+				s.patient()
+				w := s.quick()
+				p := s.spawn("b1", w, w.Schedule("s00", pawl.Cron("0 * * * *", "UTC"), instant, pawl.Jitter(40*time.Minute)))
+				time.Sleep(time.Hour + 5*time.Second)
+				if n := len(s.ledger("s00")); n != 0 {
+					t.Fatalf("%d instants are decided, want none: choose a name that has a larger jitter", n)
+				}
+				want := act(t, s, p, w)
+				time.Sleep(time.Hour)
+				all := s.ledger("s00")
+				if len(all) == 0 || !all[0].At.Equal(bubbleStart.Add(time.Hour)) || all[0].State != want {
+					t.Errorf("the ledger is %s, want 01:00 in it, %s", story(all), want)
+				}
+			})
+		})
+	}
+}
+
+// A run that a person has started for an instant before it was decided is not in the way of that instant.
+func TestScheduleTriggeredBefore(t *testing.T) {
+	for _, p := range []pawl.OverlapPolicy{pawl.OverlapSkip, pawl.OverlapBuffer, pawl.OverlapCancel} {
+		t.Run(string(p), func(t *testing.T) {
+			scene(t, func(t *testing.T, s *stage) {
+				s.opts.Poll, s.opts.Lease = time.Minute, 30*time.Minute
+				w := s.slow(50 * time.Minute)
+				e := s.spawn("b1", w, w.Schedule("s00", pawl.Cron("0 1 * * *", "UTC"), instant, pawl.Jitter(40*time.Minute), pawl.Overlap(p)))
+				time.Sleep(time.Hour + 5*time.Second)
+				o, _, err := e.TriggerSchedule(t.Context(), "s00", pawl.Trigger{Act: ann, At: bubbleStart.Add(time.Hour)})
+				must(t, err)
+				time.Sleep(100 * time.Minute)
+				d := s.schedule("s00")
+				if state := s.show(s.desk, o.Run).State; state != pawl.Succeeded || d.Streak != 0 || !d.Next.After(bubbleStart.Add(24*time.Hour)) {
+					t.Errorf("the run is %s, the streak %d, the next at %s; want succeeded, 0 and tomorrow", state, d.Streak, d.Next)
+				}
+			})
+		})
+	}
+}
+
+// A rejected instant is no run of MaxRuns.
+func TestScheduleMaxRunsRejected(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := s.quick()
+		s.spawn("b1", w, w.Schedule("m", pawl.Cron("* * * * *", "UTC"), func(at time.Time) string {
+			if at.Minute() == 1 {
+				panic("no")
+			}
+			return instant(at)
+		}, pawl.MaxRuns(1)))
+		time.Sleep(5*time.Minute + 10*time.Second)
+		if n := s.schedule("m").Started; n != 1 {
+			t.Errorf("%d runs are started, want 1: %s", n, story(s.ledger("m")))
+		}
+	})
+}
+
+// A range is backfilled in parts, the newest first.
+func TestScheduleBackfillParts(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := s.quick()
+		table := w.Schedule("m", pawl.Cron("* * * * *", "UTC"), instant)
+		s.spawnFor(time.Second, w, table)
+		time.Sleep(40 * time.Hour)
+		p := s.spawn("b1", w, table)
+		time.Sleep(10 * time.Second)
+		at := func(m int) time.Time { return bubbleStart.Add(time.Duration(m) * time.Minute) }
+		for _, from := range []int{6, 1} {
+			got, err := p.BackfillSchedule(t.Context(), "m", at(from), at(from+4), ann)
+			if must(t, err); len(got) != 5 {
+				t.Errorf("%d runs, want 5", len(got))
+			}
+		}
+	})
+}
