@@ -29,7 +29,7 @@ func TestCancelCompensatesItems(t *testing.T) {
 						}
 						return "", err
 					}
-					return "", nil
+					return id, nil
 				}
 				w := flow("w", "v1", func(run *pawl.Run, in string) (string, error) {
 					if how == "group" {
@@ -38,7 +38,7 @@ func TestCancelCompensatesItems(t *testing.T) {
 						return "", g.Wait()
 					}
 					_, err := pawl.Batch(run, "rows", []string{"a"}, self, item)
-					return id, err
+					return "", err
 				})
 				s.spawn("b1", w)
 				var o []pawl.StartOption
