@@ -92,12 +92,15 @@ func (r *ScheduleRow) next(s *ScheduleSpec) {
 }
 
 // revise gives a locked schedule another spec. Instants that are due and undecided are noted first, as the former
-// revision's; the new one has instants from now on only.
+// revision's; the new one has instants from now on only, and those that are put off by a jitter both have.
 func (e *Engine) revise(ctx context.Context, tx Txn, row *ScheduleRow, to *ScheduleSpec, now int64, a Act) error {
-	if err := e.accountFor(ctx, tx, row, now, reasonEdited); err != nil {
+	was, err := row.spec()
+	if err != nil {
 		return err
 	}
-	var err error
+	if err := e.accountFor(ctx, tx, row, now, reasonEdited, !was.sameTimes(to)); err != nil {
+		return err
+	}
 	if row.Spec, err = to.encode(); err != nil {
 		return err
 	}
@@ -112,8 +115,13 @@ func (e *Engine) revise(ctx context.Context, tx Txn, row *ScheduleRow, to *Sched
 		Detail: fmt.Sprintf("%s: revision %d: %s", row.Name, row.Revision, to.When)})
 }
 
-// accountFor brings the ledger of a locked schedule up to now.
-func (e *Engine) accountFor(ctx context.Context, tx Txn, row *ScheduleRow, now int64, why string) error {
+// sameTimes reports whether both have the same instants, looked at at the same times.
+func (s *ScheduleSpec) sameTimes(other *ScheduleSpec) bool {
+	return s.When.String() == other.When.String() && s.Jitter == other.Jitter && s.Starts.Equal(other.Starts) && s.Ends.Equal(other.Ends)
+}
+
+// accountFor brings the ledger of a locked schedule up to now, see account.
+func (e *Engine) accountFor(ctx context.Context, tx Txn, row *ScheduleRow, now int64, why string, all bool) error {
 	if row.Due == 0 { // no instant is left
 		row.Upto = max(row.Upto, now)
 		return nil
@@ -122,7 +130,7 @@ func (e *Engine) accountFor(ctx context.Context, tx Txn, row *ScheduleRow, now i
 	if err != nil {
 		return err
 	}
-	j := account(row, spec, now, why)
+	j := account(row, spec, now, why, all)
 	*row = j.row
 	_, err = tx.AddOccurrences(ctx, j.add)
 	return err
@@ -286,7 +294,7 @@ func (e *Engine) ResumeSchedule(ctx context.Context, name string, a Act) error {
 		if row.PausedAt == 0 {
 			return "", false, nil
 		}
-		if err := e.accountFor(ctx, tx, row, now, reasonPaused); err != nil {
+		if err := e.accountFor(ctx, tx, row, now, reasonPaused, false); err != nil {
 			return "", false, err
 		}
 		spec, err := row.spec()
@@ -304,7 +312,7 @@ func (e *Engine) ResumeSchedule(ctx context.Context, name string, a Act) error {
 func (e *Engine) DeleteSchedule(ctx context.Context, name string, a Act) error {
 	e.decideNow(ctx, name)
 	return e.onSchedule(ctx, name, "delete schedule", a, func(ctx context.Context, tx Txn, row *ScheduleRow, now int64) (string, bool, error) {
-		if err := e.accountFor(ctx, tx, row, now, reasonDeleted); err != nil {
+		if err := e.accountFor(ctx, tx, row, now, reasonDeleted, true); err != nil {
 			return "", false, err
 		}
 		if row.Buffered > 0 {
