@@ -1,12 +1,12 @@
 package pawl
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -299,16 +299,14 @@ func fill(template []byte, name string, at time.Time) ([]byte, error) {
 	if len(template) == 0 {
 		return []byte("null"), nil
 	}
-	for mark, text := range map[string]string{"{{at}}": at.Format(time.RFC3339Nano), "{{date}}": at.Format(time.DateOnly),
-		"{{time}}": at.Format(time.TimeOnly), "{{unix}}": strconv.FormatInt(at.Unix(), 10), "{{schedule}}": name} {
-		if !bytes.Contains(template, []byte(mark)) {
-			continue
-		}
-		quoted, err := json.Marshal(text)
+	var pairs []string
+	for _, p := range [][2]string{{"{{at}}", at.Format(time.RFC3339Nano)}, {"{{date}}", at.Format(time.DateOnly)}, {"{{time}}", at.Format(time.TimeOnly)},
+		{"{{unix}}", strconv.FormatInt(at.Unix(), 10)}, {"{{schedule}}", name}} {
+		quoted, err := json.Marshal(p[1])
 		if err != nil {
 			return nil, err
 		}
-		template = bytes.ReplaceAll(template, []byte(mark), quoted[1:len(quoted)-1])
+		pairs = append(pairs, p[0], string(quoted[1:len(quoted)-1]))
 	}
-	return template, nil
+	return []byte(strings.NewReplacer(pairs...).Replace(string(template))), nil
 }
