@@ -39,12 +39,12 @@ func TestScheduleJitterAccounts(t *testing.T) {
 				s.patient()
 				w := s.quick()
 				p := s.spawn("b1", w, w.Schedule("s00", pawl.Cron("0 * * * *", "UTC"), instant, pawl.Jitter(40*time.Minute)))
-				time.Sleep(time.Hour + 5*time.Second)
+				time.Sleep(time.Hour + 5*time.Second) // bubble
 				if n := len(s.ledger("s00")); n != 0 {
 					t.Fatalf("%d instants are decided, want none: choose a name that has a larger jitter", n)
 				}
 				want := act(t, s, p, w)
-				time.Sleep(time.Hour)
+				time.Sleep(time.Hour) // bubble
 				all := s.ledger("s00")
 				if len(all) == 0 || !all[0].At.Equal(bubbleStart.Add(time.Hour)) || all[0].State != want {
 					t.Errorf("the ledger is %s, want 01:00 in it, %s", story(all), want)
@@ -62,10 +62,10 @@ func TestScheduleTriggeredBefore(t *testing.T) {
 				s.opts.Poll, s.opts.Lease = time.Minute, 30*time.Minute
 				w := s.slow(50 * time.Minute)
 				e := s.spawn("b1", w, w.Schedule("s00", pawl.Cron("0 1 * * *", "UTC"), instant, pawl.Jitter(40*time.Minute), pawl.Overlap(p)))
-				time.Sleep(time.Hour + 5*time.Second)
+				time.Sleep(time.Hour + 5*time.Second) // bubble
 				o, _, err := e.TriggerSchedule(t.Context(), "s00", pawl.Trigger{Act: ann, At: bubbleStart.Add(time.Hour)})
 				must(t, err)
-				time.Sleep(100 * time.Minute)
+				time.Sleep(100 * time.Minute) // bubble
 				d := s.schedule("s00")
 				if state := s.show(s.desk, o.Run).State; state != pawl.Succeeded || d.Streak != 0 || !d.Next.After(bubbleStart.Add(24*time.Hour)) {
 					t.Errorf("the run is %s, the streak %d, the next at %s; want succeeded, 0 and tomorrow", state, d.Streak, d.Next)
@@ -85,7 +85,7 @@ func TestScheduleMaxRunsRejected(t *testing.T) {
 			}
 			return instant(at)
 		}, pawl.MaxRuns(1)))
-		time.Sleep(5*time.Minute + 10*time.Second)
+		time.Sleep(5*time.Minute + 10*time.Second) // bubble
 		if n := s.schedule("m").Started; n != 1 {
 			t.Errorf("%d runs are started, want 1: %s", n, story(s.ledger("m")))
 		}
@@ -98,9 +98,9 @@ func TestScheduleBackfillParts(t *testing.T) {
 		w := s.quick()
 		table := w.Schedule("m", pawl.Cron("* * * * *", "UTC"), instant)
 		s.spawnFor(time.Second, w, table)
-		time.Sleep(40 * time.Hour)
+		time.Sleep(40 * time.Hour) // bubble
 		p := s.spawn("b1", w, table)
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) // bubble
 		at := func(m int) time.Time { return bubbleStart.Add(time.Duration(m) * time.Minute) }
 		for _, from := range []int{6, 1} {
 			got, err := p.BackfillSchedule(t.Context(), "m", at(from), at(from+4), ann)
