@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,15 +28,14 @@ func TestScheduleDecidersDie(t *testing.T) {
 					w.Schedule("b", pawl.Cron("*/7 * * * * *", "UTC"), instant), w.Schedule("c", pawl.Every(11*time.Second), instant, pawl.Overlap(pawl.OverlapBuffer))}
 				s.on("write", func(context.Context, int) (string, error) { time.Sleep(3 * time.Second); return "", nil }) // bubble
 				spawn := func() {
-					var p *proc
+					var self atomic.Pointer[proc]
+					var passed atomic.Int64
 					at := []hooks.Point{hooks.ScheduleDeciding, hooks.ScheduleDecided, hooks.Claimed}[rnd.IntN(3)]
-					left := rnd.IntN(4) // how often it passes the point
-					p = s.spawnWith(func(o *pawl.Options) {
+					most := int64(rnd.IntN(4)) // how often it passes the point
+					p := s.spawnWith(func(o *pawl.Options) {
 						o.Hooks = &hooks.Hooks{Boot: s.hooks.Boot, At: func(pt hooks.Point, _, _ string) {
-							if pt != at || p == nil {
-								return
-							}
-							if left--; left >= 0 {
+							p := self.Load()
+							if pt != at || p == nil || passed.Add(1) <= most {
 								return
 							}
 							if pt == hooks.ScheduleDeciding {
@@ -45,6 +45,7 @@ func TestScheduleDecidersDie(t *testing.T) {
 							p.die()
 						}}
 					}, defs...)
+					self.Store(p)
 					if lost {
 						p.store.deaf.Store(int64(3 + rnd.IntN(4)))
 					}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -158,9 +159,9 @@ func TestScheduleSkips(t *testing.T) {
 // C54: a run that is queued or waits for days counts, and so does the retry of one by hand. C55: a skip is no failure.
 func TestScheduleSkipsWhateverHasNotEnded(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		fail := true
+		var mended atomic.Bool
 		w := flow("report", "v1", func(run *pawl.Run, in string) (string, error) {
-			if fail {
+			if !mended.Load() {
 				return "", fmt.Errorf("broken")
 			}
 			return "", pawl.Sleep(run, "rest", 170*time.Second)
@@ -169,7 +170,7 @@ func TestScheduleSkipsWhateverHasNotEnded(t *testing.T) {
 		time.Sleep(61 * time.Second) // bubble
 		first := s.ledger("minutely")[0]
 		s.reach(first.Run, pawl.Failed)
-		fail = false
+		mended.Store(true)
 		next := s.retry(first.Run)
 		time.Sleep(3 * time.Minute) // bubble
 		all := s.ledger("minutely")
@@ -187,16 +188,16 @@ func TestScheduleSkipsWhateverHasNotEnded(t *testing.T) {
 // FR-074: a run whose worker is lost is in the way until it is recovered and has ended; then the schedule goes on.
 func TestScheduleOutlivesItsWorker(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		var dead *proc
+		var dead atomic.Pointer[proc]
 		s.on("write", func(ctx context.Context, n int) (string, error) {
 			if n == 1 {
-				dead.die()
+				dead.Load().die()
 			}
 			return "", nil
 		})
 		w := s.quick()
 		table := w.Schedule("often", pawl.Cron("*/5 * * * * *", "UTC"), instant)
-		dead = s.spawn("b1", w, table)
+		dead.Store(s.spawn("b1", w, table))
 		time.Sleep(6 * time.Second) // bubble
 		s.spawn("b1", w, table)
 		time.Sleep(30 * time.Second) // bubble

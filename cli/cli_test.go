@@ -318,6 +318,6 @@ func TestHelp(t *testing.T) {
 	}
 	runOn(t, "", []string{"completion", "bash"}).want(t, 0, "pawl")
 	runOn(t, "", []string{"__complete", "start", ""}, (&world{}).defs()...).want(t, 0, "ship\nscore\n")
-	runOn(t, "", []string{"version"}, (&world{}).defs()...).want(t, 0, "pawl: pawl ", "  ship    v10\n")
+	runOn(t, "", []string{"version"}, (&world{}).defs()...).want(t, 0, "pawl: pawl ", "  ship       v10\n")
 	runOn(t, "", []string{"version", "-o", "json"}, (&world{}).defs()...).want(t, 0, `"workflow": "score"`)
 }
