@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -613,4 +614,41 @@ func TestContinueAsRefuses(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A successor goes on with the events behind those that its predecessor took, also if all happens at one time.
+func TestContinueGoesOnWithEvents(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		ev := pawl.DefineEvent[int]("tick")
+		var mu sync.Mutex
+		var got []int
+		w := flow("w", "v1", func(run *pawl.Run, in string) (string, error) {
+			n, err := pawl.Await(run, "ev", ev, pawl.Key("k"))
+			if err != nil {
+				return "", err
+			}
+			mu.Lock()
+			got = append(got, n)
+			mu.Unlock()
+			if in == "x" {
+				return "end", nil
+			}
+			return pawl.ContinueAs[string](run, in[1:])
+		})
+		p := s.spawn("b1", w)
+		id := begin(s, w, "xxx")
+		s.reach(id, pawl.Waiting)
+		for i := range 3 {
+			must(t, ev.Send(t.Context(), p.Engine, pawl.Key("k"), i))
+			if i < 1 {
+				time.Sleep(20 * time.Second) // bubble
+			}
+		}
+		time.Sleep(5 * time.Minute) // bubble
+		mu.Lock()
+		defer mu.Unlock()
+		if fmt.Sprint(got) != "[0 1 2]" {
+			t.Errorf("the chain took %v", got)
+		}
+	})
 }

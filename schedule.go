@@ -1,6 +1,7 @@
 package pawl
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -270,6 +271,13 @@ func (s *ScheduleSpec) encode() ([]byte, error) {
 		return nil, fmt.Errorf("schedule %q: %w", s.Name, err)
 	}
 	return doc, nil
+}
+
+// equal reports whether nothing differs.
+func (s *ScheduleSpec) equal(o *ScheduleSpec) (bool, error) {
+	a, err := s.encode()
+	b, err2 := o.encode()
+	return s.Version == o.Version && bytes.Equal(a, b) && bytes.Equal(s.Input, o.Input), errors.Join(err, err2)
 }
 
 // hash tells whether code declares something else than it did. The version is followed whatever it is.

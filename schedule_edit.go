@@ -227,12 +227,12 @@ func (e *Engine) EditSchedule(ctx context.Context, name string, change func(s *S
 		if err != nil {
 			return "", false, err
 		}
-		was := *spec
 		if !row.Coded {
 			if spec.Input, err = e.open(row.Input); err != nil {
 				return "", false, err
 			}
 		}
+		was := *spec
 		if err := change(spec); err != nil {
 			return "", false, err
 		}
@@ -243,6 +243,9 @@ func (e *Engine) EditSchedule(ctx context.Context, name string, change func(s *S
 			return "", false, errors.New("its input and version are from code")
 		}
 		if err := spec.Check(); err != nil {
+			return "", false, err
+		}
+		if same, err := spec.equal(&was); err != nil || same {
 			return "", false, err
 		}
 		if !row.Coded {

@@ -110,3 +110,65 @@ func TestScheduleBackfillParts(t *testing.T) {
 		}
 	})
 }
+
+// An edit that changes nothing makes no revision, and code is still followed.
+func TestScheduleEmptyEdit(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := s.quick()
+		p := s.spawn("b1", w, w.Schedule("m", pawl.Cron("@yearly", "UTC"), instant))
+		time.Sleep(10 * time.Second) // bubble
+		must(t, p.EditSchedule(t.Context(), "m", func(*pawl.ScheduleSpec) error { return nil }, ann))
+		if d := s.schedule("m"); d.Edited || d.Revision != 1 {
+			t.Errorf("edited %v, revision %d", d.Edited, d.Revision)
+		}
+	})
+}
+
+// A backfill keeps to the bounds of the schedule, and has the instants before it was made.
+func TestScheduleBackfillBounds(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := s.quick()
+		p := s.spawn("b1", w, w.Schedule("m", pawl.Cron("* * * * *", "UTC"), instant, pawl.Between(bubbleStart.Add(-2*time.Minute), bubbleStart.Add(7*time.Minute))))
+		time.Sleep(20 * time.Minute) // bubble
+		got, err := p.BackfillSchedule(t.Context(), "m", bubbleStart.Add(-time.Hour), bubbleStart.Add(20*time.Minute), ann)
+		must(t, err)
+		if len(got) < 2 || got[0].At.Before(bubbleStart.Add(-2*time.Minute)) || got[len(got)-1].At.After(bubbleStart.Add(7*time.Minute)) {
+			t.Errorf("backfilled %s", story(got))
+		}
+	})
+}
+
+// A row for many missed instants is as old as the last of them.
+func TestScheduleRangeIsKept(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		s.patient()
+		w := s.quick()
+		table := w.Schedule("m", pawl.Cron("0 * * * *", "UTC"), instant)
+		s.spawnFor(time.Second, w, table)
+		time.Sleep(401 * 24 * time.Hour) // bubble
+		s.spawnWith(func(o *pawl.Options) { o.Retention = 30 * 24 * time.Hour }, w, table)
+		time.Sleep(3 * time.Hour) // bubble
+		if all := s.ledger("m"); all[0].Count < 9000 {
+			t.Errorf("the row of all missed instants is gone: %.200s", story(all))
+		}
+	})
+}
+
+// A skip has a reason also when nothing runs, but another instant waits.
+func TestScheduleSkipHasAReason(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := s.slow(90 * time.Second)
+		a := s.spawn("b1", w, w.Schedule("m", pawl.Cron("* * * * *", "UTC"), instant, pawl.Overlap(pawl.OverlapBuffer)))
+		time.Sleep(125 * time.Second) // bubble
+		must(t, s.desk.PauseSchedule(t.Context(), "m", ann))
+		time.Sleep(2 * time.Minute) // bubble
+		a.stop()
+		b := s.spawn("b2", w, w.Schedule("m", pawl.Cron("*/2 * * * *", "UTC"), instant))
+		time.Sleep(time.Minute) // bubble
+		o, _, err := b.TriggerSchedule(t.Context(), "m", pawl.Trigger{Act: ann})
+		must(t, err)
+		if o.State != pawl.OccurrenceSkipped || o.Reason != "buffer_full" {
+			t.Errorf("%s (%s)", o.State, o.Reason)
+		}
+	})
+}

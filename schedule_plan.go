@@ -225,6 +225,9 @@ func (j *judgement) start(at int64, state OccurrenceState) {
 		row.State = OccurrenceSkipped
 		j.row.Streak++
 	}
+	if row.State == OccurrenceSkipped && row.Reason == "" { // nothing runs, but another instant waits
+		row.Reason = reasonBufferFull
+	}
 	j.add = append(j.add, row)
 }
 

@@ -219,10 +219,15 @@ func (e *Engine) specOf(ctx context.Context, name string) (spec *ScheduleSpec, e
 	return spec, err
 }
 
-// between are the timetable's instants in a range, at most one more than can be backfilled.
+// between are the schedule's instants in a range, at most one more than can be backfilled.
 func (s *ScheduleSpec) between(from, to time.Time) (all []int64) {
 	table := *s
-	table.Starts, table.Ends = from, to
+	if table.Starts.Before(from) {
+		table.Starts = from
+	}
+	if table.Ends.IsZero() || table.Ends.After(to) {
+		table.Ends = to
+	}
 	for at := from.UnixMicro() - 1; len(all) <= mostBackfill; {
 		if at = table.after(at); at == 0 {
 			break

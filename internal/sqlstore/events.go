@@ -56,8 +56,11 @@ func (t *txn) EventHash(ctx context.Context, topic pawl.Topic, id string) (hash 
 }
 
 const (
-	// The last event that the lineage has taken, the last that any run of the workflow has, and when the lineage began.
+	// The last event that the lineage has taken, the last that the run has which it goes on from, the last that any run of the
+	// workflow has, and when the lineage began.
 	selectTaken = `SELECT coalesce((SELECT max(at) FROM pawl_takings WHERE lineage = $1 AND about = $2 AND name = $3), 0),
+	coalesce((SELECT max(at) FROM pawl_takings WHERE lineage = (SELECT CASE WHEN new_keys THEN id ELSE lineage END FROM pawl_runs{byid} WHERE id = $5)
+		AND about = $2 AND name = $3), 0),
 	coalesce((SELECT max(at) FROM pawl_takings WHERE key_name = $4 AND about = $2 AND name = $3), 0),
 	(SELECT created FROM pawl_runs{byid} WHERE id = $1)`
 
@@ -70,12 +73,12 @@ ORDER BY about, name, at LIMIT 1`
 // NextEvent uses the primary keys and pawl_takings_workflow. The look begins behind what the run may not take, so it costs
 // the same however many events there are.
 func (t *txn) NextEvent(ctx context.Context, topic pawl.Topic, run *pawl.RunRow) (*pawl.EventRow, error) {
-	var mine, others, created int64
-	_, err := t.row(ctx, selectTaken, []any{string(taker(run)), string(topic.About), topic.Event, run.KeyName},
-		[]any{&mine, &others, zero(&created)})
+	var mine, before, others, created int64
+	_, err := t.row(ctx, selectTaken, []any{string(taker(run)), string(topic.About), topic.Event, run.KeyName, str(run.Continues)},
+		[]any{&mine, &before, &others, zero(&created)})
 	ev, found := pawl.EventRow{}, false
 	if err == nil {
-		after := max(mine, min(others, max(created-1, 0)))
+		after := max(mine, before, min(others, max(created-1, 0)))
 		found, err = t.row(ctx, selectNextEvent, []any{string(topic.About), topic.Event, after},
 			[]any{&ev.Topic.About, &ev.Topic.Event, &ev.At, zero(&ev.Value)})
 	}

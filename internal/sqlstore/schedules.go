@@ -491,11 +491,11 @@ func (t *txn) ClaimKeys(ctx context.Context, keys []pawl.KeyRow) (free []pawl.Ke
 
 const (
 	// An open one stays: its run may be in the way of the next. It is the last of its schedule that has a run.
-	selectOldOccurrences = `SELECT EXISTS (SELECT 1 FROM pawl_occurrences WHERE open IS NULL AND at < {now} - $1)`
+	selectOldOccurrences = `SELECT EXISTS (SELECT 1 FROM pawl_occurrences WHERE open IS NULL AND at < {now} - $1 AND coalesce(until, at) < {now} - $1)`
 
-	// Of those that are equally old all go.
-	deleteOccurrences = `DELETE FROM pawl_occurrences WHERE open IS NULL AND at <= (SELECT max(at) FROM
-	(SELECT at FROM pawl_occurrences WHERE open IS NULL AND at < {now} - $1 ORDER BY at LIMIT $2) AS old)`
+	// Of those that are equally old all go. A range is as old as its last instant.
+	deleteOccurrences = `DELETE FROM pawl_occurrences WHERE open IS NULL AND coalesce(until, at) < {now} - $1 AND at <= (SELECT max(at) FROM
+	(SELECT at FROM pawl_occurrences WHERE open IS NULL AND at < {now} - $1 AND coalesce(until, at) < {now} - $1 ORDER BY at LIMIT $2) AS old)`
 
 	pruneOccurrences = 500
 )
