@@ -29,6 +29,7 @@ test: ## all tests, on SQLite and on a real PostgreSQL, with the race detector; 
 	@scripts/need-cc
 	@scripts/need-postgres
 	go test $(RACE) -timeout 20m $$(go list ./... | grep -v -e /internal/crashtest -e /internal/torture)
+	go test -timeout 20m -run TestBatchOfThousands . -args -thorough
 	go test $(RACE) -short -timeout 20m ./internal/crashtest
 	go test -short -timeout 20m ./internal/torture
 	cd internal/sdktest && go test -timeout 20m ./...

@@ -285,17 +285,17 @@ func TestScheduleEditMakesNoPast(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
 		s.patient()
 		w := s.quick()
-		table := w.Schedule("daily", pawl.Cron("0 12 * * *", "UTC"), instant)
+		table := w.Schedule("daily", pawl.Cron("0 1 * * *", "UTC"), instant)
 		s.spawn("b1", w, table)
-		time.Sleep(12*time.Hour + time.Minute) // bubble
+		time.Sleep(time.Hour + time.Minute) // bubble
 		must(t, s.desk.EditSchedule(t.Context(), "daily", func(sp *pawl.ScheduleSpec) error {
-			sp.When = pawl.Cron("0 12 * * *", "America/Los_Angeles")
+			sp.When = pawl.Cron("0 1 * * *", "Etc/GMT+2") // in two hours
 			return nil
 		}, ann))
-		time.Sleep(24 * time.Hour) // bubble
+		time.Sleep(2 * time.Hour) // bubble
 		all := s.ledger("daily")
 		tells(t, all, "started started")
-		if all[1].At.Hour() != 20 || all[1].Revision != 2 || all[0].Revision != 1 {
+		if all[1].At.Hour() != 3 || all[1].Revision != 2 || all[0].Revision != 1 {
 			t.Errorf("got %+v", all)
 		}
 		for _, change := range []func(sp *pawl.ScheduleSpec){

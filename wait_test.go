@@ -190,7 +190,7 @@ func TestSleepIsNotRepeated(t *testing.T) {
 func TestSleepersWakeTogether(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
 		const n = 80
-		at := time.Now().Add(time.Hour)
+		at := time.Now().Add(2 * time.Minute)
 		w := flow("nap", "v1", func(run *pawl.Run, in string) (string, error) {
 			return in, pawl.SleepUntil(run, "nap", at)
 		})
@@ -204,7 +204,7 @@ func TestSleepersWakeTogether(t *testing.T) {
 			s.reach(id, pawl.Waiting)
 		}
 		commits, views := p.store.commits.Load(), p.store.views.Load()
-		time.Sleep(time.Hour) // bubble
+		time.Sleep(2 * time.Minute) // bubble
 		for _, id := range ids {
 			s.reach(id, pawl.Succeeded)
 		}
