@@ -473,11 +473,10 @@ func (e *Engine) awaitEnd(ctx context.Context, id RunID, h *here) (*RunRow, erro
 	pause := 10 * time.Millisecond
 	ended := e.watch(id)
 	defer e.unwatch(id, ended)
-	for held := h != nil || e.holds(id); ; held = false {
-		run := &RunRow{State: Running}
-		if held { // a worker of this process will say how it ends, unless it loses it
-			pause = time.Second
-		} else {
+	for {
+		run, wait := &RunRow{State: Running}, time.Second
+		if !e.holds(id) { // else a worker of this process will say how it ends, unless it loses it
+			wait, pause = pause, min(pause*2, time.Second)
 			err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
 				if run, err = tx.LockRun(ctx, id); err == nil && run.State == Succeeded {
 					_, run.Result, err = tx.Payload(ctx, id)
@@ -491,7 +490,7 @@ func (e *Engine) awaitEnd(ctx context.Context, id RunID, h *here) (*RunRow, erro
 				return run, nil
 			}
 		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -506,16 +505,18 @@ func (e *Engine) awaitEnd(ctx context.Context, id RunID, h *here) (*RunRow, erro
 				return final, nil
 			}
 		case <-timer.C:
-			pause = min(pause*2, time.Second)
 		}
 	}
 }
 
-// holds reports whether a worker of this process has the run.
+// holds reports whether a worker of this process has the run, or will have it in a moment, and has not lost it.
 func (e *Engine) holds(id RunID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.ContainsFunc(e.workers, func(w *worker) bool { return w.knows(id) })
+	return slices.ContainsFunc(e.workers, func(w *worker) bool {
+		x := w.holds(id)
+		return x != nil && x.hold.Err() == nil || x == nil && w.knows(id)
+	})
 }
 
 func (e *Engine) outcome(run *RunRow) ([]byte, error) {

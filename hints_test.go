@@ -242,9 +242,17 @@ func TestHeard(t *testing.T) {
 			synctest.Wait()
 		}
 		store.looks.Store(0)
+		held := make(chan struct{})
+		store.held.Store(&held)
+		hear(1)
 		hear(1000)
-		if n := store.looks.Load(); n == 0 || n > 2 {
-			t.Errorf("%d looks for 1000 hints that came together, want one or two", n)
+		if n := store.looks.Load(); n != 1 {
+			t.Errorf("%d looks at once, want one", n)
+		}
+		close(held)
+		synctest.Wait()
+		if n := store.looks.Load(); n != 2 {
+			t.Errorf("%d looks for a hint and for the 1000 that came during its look, want two", n)
 		}
 		start(1)
 		hear(1)
@@ -267,15 +275,71 @@ func TestHeard(t *testing.T) {
 	})
 }
 
-// counting counts a worker's looks for due runs.
+// counting counts a worker's looks for due runs, and holds them up until a test closes what it put into held.
 type counting struct {
 	hinting
 	looks atomic.Int64
+	held  atomic.Pointer[chan struct{}]
 }
 
 func (c *counting) Due(ctx context.Context, id pawl.WorkerID) (time.Duration, bool, error) {
 	c.looks.Add(1)
+	if held := c.held.Load(); held != nil {
+		<-*held
+	}
 	return c.Store.Due(ctx, id)
+}
+
+// Whoever waits for a run that is executed in the same process is told how it ends, and does not ask the store meanwhile.
+func TestResultOfARunThatIsHere(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.opts.Poll = time.Hour
+		slow := pawl.Define("slow", "v1", func(run *pawl.Run, in int) (int, error) {
+			return pawl.Repeatable(run, "wait", in, func(context.Context, int) (int, error) { time.Sleep(time.Minute); return in, nil }) // bubble
+		})
+		store := &viewed{Store: b.store}
+		o := b.opts
+		e, err := pawl.New(store, &o, slow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := b.work(e)
+		ask := func(n int) (views int64) {
+			t.Helper()
+			run, err := slow.Start(t.Context(), e, 7)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second) // bubble: it is begun
+			before := store.views.Load()
+			var wg sync.WaitGroup
+			for range n {
+				wg.Go(func() {
+					if out, err := run.Result(t.Context()); out != 7 || err != nil {
+						t.Errorf("result %d, %v", out, err)
+					}
+				})
+			}
+			time.Sleep(2 * time.Minute) // bubble
+			wg.Wait()
+			return store.views.Load() - before
+		}
+		if alone, asked := ask(0), ask(10); asked != alone {
+			t.Errorf("%d reads while ten wait for the result, %d while nobody does", asked, alone)
+		}
+		stop()
+	})
+}
+
+// viewed counts how often a store is read.
+type viewed struct {
+	pawl.Store
+	views atomic.Int64
+}
+
+func (v *viewed) View(ctx context.Context, f func(context.Context, pawl.Txn) error) error {
+	v.views.Add(1)
+	return v.Store.View(ctx, f)
 }
 
 // A store that cannot listen leaves a worker to its polls.

@@ -240,7 +240,7 @@ func notStorable(what string, err error) error {
 		Message: payload.Clean(what+" cannot be stored: "+err.Error(), 4096), Err: err}
 }
 
-// seqs chunks a slice.
+// chunks gives a slice in parts of at most n.
 func chunks[T any](s []T, n int) iter.Seq[[]T] {
 	return func(yield func([]T) bool) {
 		for len(s) > 0 {
