@@ -90,15 +90,15 @@ func open(ctx context.Context, path string, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	write := sql.OpenDB(ours)
+	write := sql.OpenDB(preparing{ours})
 	write.SetMaxOpenConns(1) // one writer: waiting for it in order is fair, waiting for SQLite's lock is polling
 	write.SetMaxIdleConns(1)
 	read, lease, user := write, write, write
 	if !memory { // a database in memory is its one connection
-		read = sql.OpenDB(c)
+		read = sql.OpenDB(preparing{c})
 		read.SetMaxOpenConns(readers)
 		read.SetMaxIdleConns(readers)
-		lease = sql.OpenDB(ours)
+		lease = sql.OpenDB(preparing{ours})
 		lease.SetMaxOpenConns(1)
 		user = sql.OpenDB(c)
 	}

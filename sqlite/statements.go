@@ -1,0 +1,136 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+)
+
+// mostStatements is how many prepared statements a connection keeps. The store's own are fewer; a user's Tx step may bring
+// texts that never come again.
+const mostStatements = 256
+
+// preparing is a connector of the store's own connections, which parse and plan a statement once: with SQLite that takes
+// longer than to run it.
+type preparing struct{ *connector }
+
+func (p preparing) Connect(ctx context.Context) (driver.Conn, error) {
+	c, err := p.connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	full, ok := c.(sqliteConn)
+	if !ok {
+		return c, nil
+	}
+	return &keeper{sqliteConn: full, kept: make(map[string]*statement)}, nil
+}
+
+// sqliteConn is what the driver's connections can do and database/sql makes use of.
+type sqliteConn interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+}
+
+// keeper is a connection that keeps what it has prepared. As every connection of a driver, it is used by one goroutine at a
+// time.
+type keeper struct {
+	sqliteConn
+	kept map[string]*statement
+}
+
+type statement struct {
+	driver.Stmt
+	open bool // its rows are being read, so that it cannot be run
+}
+
+// Close is part of [driver.Conn]. A connection with open statements would not close its file.
+func (k *keeper) Close() error {
+	return errors.Join(k.forget(), k.sqliteConn.Close())
+}
+
+// forget finalizes all statements but those that are being read.
+func (k *keeper) forget() (err error) {
+	for text, st := range k.kept {
+		if !st.open {
+			err = errors.Join(err, st.Close())
+			delete(k.kept, text)
+		}
+	}
+	return err
+}
+
+// statement gives the prepared statement of a text.
+func (k *keeper) statement(ctx context.Context, text string) (*statement, error) {
+	if st := k.kept[text]; st != nil {
+		return st, nil
+	}
+	if len(k.kept) >= mostStatements {
+		if err := k.forget(); err != nil {
+			return nil, err
+		}
+	}
+	prepared, err := k.PrepareContext(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	st := &statement{Stmt: prepared}
+	k.kept[text] = st
+	return st, nil
+}
+
+// ExecContext is part of [driver.ExecerContext].
+func (k *keeper) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
+	st, err := k.statement(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	if st.open {
+		return k.sqliteConn.ExecContext(ctx, text, args)
+	}
+	return st.Stmt.(driver.StmtExecContext).ExecContext(ctx, args)
+}
+
+// QueryContext is part of [driver.QueryerContext].
+func (k *keeper) QueryContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {
+	st, err := k.statement(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	if st.open {
+		return k.sqliteConn.QueryContext(ctx, text, args)
+	}
+	rows, err := st.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	st.open = true
+	return &reading{rows.(sqliteRows), st}, nil
+}
+
+// sqliteRows is what the driver's rows can do.
+type sqliteRows interface {
+	driver.Rows
+	driver.RowsColumnTypeDatabaseTypeName
+	driver.RowsColumnTypeLength
+	driver.RowsColumnTypeNullable
+	driver.RowsColumnTypePrecisionScale
+	driver.RowsColumnTypeScanType
+}
+
+// reading are rows of a kept statement.
+type reading struct {
+	sqliteRows
+	of *statement
+}
+
+func (r *reading) Close() error {
+	r.of.open = false
+	return r.sqliteRows.Close()
+}
