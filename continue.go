@@ -122,21 +122,6 @@ func succeed(ctx context.Context, tx Txn, run *RunRow) error {
 	return tx.MoveCalls(ctx, run.ID, id)
 }
 
-// await blocks until the run, or the last one that it has continued as, is terminal and returns its result's JSON. h is not nil
-// if the run began here when it was started.
-func (e *Engine) await(ctx context.Context, id RunID, h *here) ([]byte, error) {
-	for {
-		run, err := e.awaitEnd(ctx, id, h)
-		switch {
-		case err != nil:
-			return nil, err
-		case run.Successor == "":
-			return e.outcome(run)
-		}
-		id, h = run.Successor, nil
-	}
-}
-
 // lastOf locks the run, or the last one that it has continued as. Nobody can continue that one any more while it is locked.
 func lastOf(ctx context.Context, tx Txn, id RunID) (*RunRow, error) {
 	for {

@@ -110,7 +110,7 @@ type round struct {
 func (e *Engine) decideSchedules(ctx context.Context, pick func(context.Context, Txn) ([]ScheduleRow, error), strangers *[]string) (n int, busy bool, err error) {
 	r := &round{e: e, inputs: make(map[occasion]prepared)}
 	var rows []ScheduleRow
-	var open map[string][]OpenOccurrence
+	var ledgers map[string]*known
 	err = e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
 		if rows, err = pick(ctx, tx); err != nil || len(rows) == 0 {
 			return err
@@ -118,7 +118,7 @@ func (e *Engine) decideSchedules(ctx context.Context, pick func(context.Context,
 		if r.now, err = tx.Now(ctx); err != nil {
 			return err
 		}
-		open, err = opens(ctx, tx, rows)
+		ledgers, err = knownOf(ctx, tx, rows)
 		return err
 	})
 	if err != nil {
@@ -126,7 +126,7 @@ func (e *Engine) decideSchedules(ctx context.Context, pick func(context.Context,
 	}
 	var names []string
 	for i := range rows {
-		j, err := r.weigh(&rows[i], open)
+		j, err := r.weigh(&rows[i], ledgers[rows[i].Name])
 		switch {
 		case errors.Is(err, errStranger):
 			if len(*strangers) < mostStrangers {
@@ -165,21 +165,34 @@ func instants(all []*judgement) (n int) {
 	return n
 }
 
-func opens(ctx context.Context, tx Txn, rows []ScheduleRow) (map[string][]OpenOccurrence, error) {
-	names := make([]string, len(rows))
+// known is what a decision has to know of a schedule's ledger.
+type known struct {
+	open  []OpenOccurrence
+	ahead map[int64]bool // instants that have a row although they are not decided about
+}
+
+// knownOf reads it for some schedules.
+func knownOf(ctx context.Context, tx Txn, rows []ScheduleRow) (map[string]*known, error) {
+	names, by := make([]string, len(rows)), make(map[string]*known, len(rows))
 	for i := range rows {
-		names[i] = rows[i].Name
+		names[i], by[rows[i].Name] = rows[i].Name, &known{ahead: make(map[int64]bool)}
 	}
-	all, err := tx.OpenOccurrences(ctx, names)
-	by := make(map[string][]OpenOccurrence)
-	for _, o := range all {
-		by[o.Schedule] = append(by[o.Schedule], o)
+	open, err := tx.OpenOccurrences(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range open {
+		by[o.Schedule].open = append(by[o.Schedule].open, o)
+	}
+	ahead, err := tx.OccurrencesAhead(ctx, names)
+	for i := range ahead {
+		by[ahead[i].Schedule].ahead[ahead[i].At] = true
 	}
 	return by, err
 }
 
 // weigh makes a judgement and keeps it.
-func (r *round) weigh(row *ScheduleRow, open map[string][]OpenOccurrence) (*judgement, error) {
+func (r *round) weigh(row *ScheduleRow, ledger *known) (*judgement, error) {
 	if row.Coded && r.e.schedules[row.Name] == nil {
 		return nil, errStranger
 	}
@@ -187,7 +200,7 @@ func (r *round) weigh(row *ScheduleRow, open map[string][]OpenOccurrence) (*judg
 	if err != nil {
 		return nil, err
 	}
-	j := weigh(row, spec, open[row.Name], r.now)
+	j := weigh(row, spec, ledger, r.now)
 	r.all = append(r.all, j)
 	return j, nil
 }
@@ -281,11 +294,11 @@ func (r *round) write(ctx context.Context, tx Txn, names []string) error {
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	open, err := opens(ctx, tx, rows)
+	ledgers, err := knownOf(ctx, tx, rows)
 	if err != nil {
 		return err
 	}
-	ended, err := r.weighAgain(rows, open)
+	ended, err := r.weighAgain(rows, ledgers)
 	if err != nil || len(r.all) == 0 {
 		return err
 	}
@@ -308,10 +321,10 @@ func (r *round) write(ctx context.Context, tx Txn, names []string) error {
 }
 
 // weighAgain keeps the judgements that change something, and returns what has ended of the schedules that start runs.
-func (r *round) weighAgain(rows []ScheduleRow, open map[string][]OpenOccurrence) (ended []OpenOccurrence, err error) {
+func (r *round) weighAgain(rows []ScheduleRow, ledgers map[string]*known) (ended []OpenOccurrence, err error) {
 	var changed []*judgement
 	for i := range rows {
-		j, err := r.weigh(&rows[i], open)
+		j, err := r.weigh(&rows[i], ledgers[rows[i].Name])
 		switch {
 		case errors.Is(err, errStranger):
 			continue

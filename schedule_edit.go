@@ -15,48 +15,69 @@ import (
 // keepOccurrences is how long the ledger of schedules is kept where there is a retention.
 const keepOccurrences = keepKeys
 
-// reconcile stores what code declares.
+// reconcile stores what code declares. Of a schedule that it declares otherwise than before, the instants that are due are
+// decided about first, as the ones that they were.
 func (e *Engine) reconcile(ctx context.Context) error {
-	for names := range chunks(slices.Sorted(maps.Keys(e.schedules)), decideBatch) {
+	due, err := e.reconcileAll(ctx, slices.Sorted(maps.Keys(e.schedules)), true)
+	if err != nil {
+		return err
+	}
+	for _, name := range due {
+		e.decideNow(ctx, name)
+	}
+	_, err = e.reconcileAll(ctx, due, false)
+	return err
+}
+
+// reconcileAll leaves out, and returns, what is due and would change, if it is to wait.
+func (e *Engine) reconcileAll(ctx context.Context, all []string, wait bool) (due []string, err error) {
+	for names := range chunks(all, decideBatch) {
+		var later []string
 		err := e.update(ctx, func(ctx context.Context, tx Txn) error {
+			later = nil
 			now, err := tx.Now(ctx)
 			if err != nil {
 				return err
 			}
 			for _, name := range names {
-				if err := e.reconcileOne(ctx, tx, e.schedules[name], now); err != nil {
+				waits, err := e.reconcileOne(ctx, tx, e.schedules[name], now, wait)
+				if err != nil {
 					return fmt.Errorf("pawl: schedule %q: %w", name, err)
+				}
+				if waits {
+					later = append(later, name)
 				}
 			}
 			return nil
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
+		due = append(due, later...)
 	}
-	return nil
+	return due, nil
 }
 
-func (e *Engine) reconcileOne(ctx context.Context, tx Txn, s *Schedule, now int64) error {
+func (e *Engine) reconcileOne(ctx context.Context, tx Txn, s *Schedule, now int64, wait bool) (waits bool, err error) {
 	hash, err := s.spec.hash()
 	if err != nil {
-		return err
+		return false, err
 	}
 	row := &ScheduleRow{Name: s.spec.Name, Coded: true, CodeHash: hash}
 	if err := row.begin(&s.spec, now); err != nil {
-		return err
+		return false, err
 	}
 	if isNew, err := tx.InsertSchedule(ctx, row); err != nil || isNew {
-		return err
+		return false, err
 	}
 	if row, err = tx.Schedule(ctx, s.spec.Name); err != nil {
-		return err
+		return false, err
 	}
 	switch {
 	case !row.Coded:
-		return fmt.Errorf("one of that name was made by hand, for workflow %q: delete it, or choose another name: %w", row.Workflow, ErrConflict)
+		return false, fmt.Errorf("one of that name was made by hand, for workflow %q: delete it, or choose another name: %w", row.Workflow, ErrConflict)
 	case row.Workflow != s.spec.Workflow:
-		return fmt.Errorf("one of that name is of workflow %q, and not of %q: delete it, or choose another name: %w", row.Workflow, s.spec.Workflow, ErrConflict)
+		return false, fmt.Errorf("one of that name is of workflow %q, and not of %q: delete it, or choose another name: %w", row.Workflow, s.spec.Workflow, ErrConflict)
 	}
 	differs := !bytes.Equal(row.CodeHash, hash)
 	if differs && row.Edited {
@@ -65,13 +86,16 @@ func (e *Engine) reconcileOne(ctx context.Context, tx Txn, s *Schedule, now int6
 	}
 	if !differs {
 		if row.Version == s.spec.Version {
-			return nil
+			return false, nil
 		}
 		row.Version = s.spec.Version
-		return tx.SaveSchedules(ctx, []ScheduleRow{*row})
+		return false, tx.SaveSchedules(ctx, []ScheduleRow{*row})
+	}
+	if wait && row.Due > 0 && row.Due <= now {
+		return true, nil
 	}
 	row.CodeHash = hash
-	return e.revise(ctx, tx, row, &s.spec, now, Act{By: "code", Reason: "declared otherwise than before"})
+	return false, e.revise(ctx, tx, row, &s.spec, now, Act{By: "code", Reason: "declared otherwise than before"})
 }
 
 // begin makes the row that of a new schedule.
@@ -130,7 +154,11 @@ func (e *Engine) accountFor(ctx context.Context, tx Txn, row *ScheduleRow, now i
 	if err != nil {
 		return err
 	}
-	j := account(row, spec, now, why, all)
+	ledgers, err := knownOf(ctx, tx, []ScheduleRow{*row})
+	if err != nil {
+		return err
+	}
+	j := account(row, spec, ledgers[row.Name], now, why, all)
 	*row = j.row
 	_, err = tx.AddOccurrences(ctx, j.add)
 	return err

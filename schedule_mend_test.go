@@ -1,6 +1,7 @@
 package pawl_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -169,6 +170,126 @@ func TestScheduleSkipHasAReason(t *testing.T) {
 		must(t, err)
 		if o.State != pawl.OccurrenceSkipped || o.Reason != "buffer_full" {
 			t.Errorf("%s (%s)", o.State, o.Reason)
+		}
+	})
+}
+
+// An instant that a person has triggered, and that was skipped, is not judged again when the timetable comes to it.
+func TestScheduleAheadIsJudgedOnce(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		s.patient()
+		w := s.slow(90 * time.Minute)
+		e := s.spawn("b1", w, w.Schedule("s00", pawl.Cron("0 * * * *", "UTC"), instant, pawl.Jitter(40*time.Minute)))
+		time.Sleep(59 * time.Minute) // bubble
+		_, _, err := e.TriggerSchedule(t.Context(), "s00", pawl.Trigger{Act: ann})
+		must(t, err)
+		time.Sleep(time.Minute + 5*time.Second) // bubble
+		one := bubbleStart.Add(time.Hour)
+		o, _, err := e.TriggerSchedule(t.Context(), "s00", pawl.Trigger{Act: ann, At: one})
+		if must(t, err); o.State != pawl.OccurrenceSkipped {
+			t.Fatalf("the instant was %s: choose a name that has a larger jitter", o.State)
+		}
+		time.Sleep(50 * time.Minute) // bubble
+		if d := s.schedule("s00"); d.Streak != 1 || !d.Next.Equal(one.Add(time.Hour)) && d.Next.Before(one.Add(time.Hour)) {
+			t.Errorf("a streak of %d, the next at %s; want 1, and an hour later: %s", d.Streak, d.Next, story(s.ledger("s00")))
+		}
+	})
+}
+
+// Instants of a newer timetable that are backfilled take nothing from a range that the former one has left.
+func TestScheduleBackfillOtherRevision(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := s.quick()
+		table := w.Schedule("m", pawl.Cron("*/2 * * * *", "UTC"), instant)
+		s.spawnFor(time.Second, w, table)
+		time.Sleep(40 * time.Hour) // bubble
+		p := s.spawn("b1", w, table)
+		time.Sleep(10 * time.Second) // bubble
+		missed := func() (n, odd int) {
+			for _, o := range s.ledger("m") {
+				switch {
+				case o.State == pawl.OccurrenceMissed:
+					n += o.Count
+				case o.At.Minute()%2 == 1:
+					odd++
+				}
+			}
+			return n, odd
+		}
+		before, _ := missed()
+		must(t, p.EditSchedule(t.Context(), "m", func(x *pawl.ScheduleSpec) error { x.When = pawl.Cron("* * * * *", "UTC"); return nil }, ann))
+		got, err := p.BackfillSchedule(t.Context(), "m", bubbleStart.Add(time.Minute), bubbleStart.Add(10*time.Minute), ann)
+		if must(t, err); len(got) != 10 {
+			t.Errorf("%d runs, want 10", len(got))
+		}
+		if after, odd := missed(); before-after != 5 || odd != 5 || before < 1000 {
+			t.Errorf("of %d missed instants %d are left, want 5 fewer; and %d of the new timetable, want 5", before, after, odd)
+		}
+	})
+}
+
+// A timetable that code changes while an instant is due decides about that one as it was.
+func TestScheduleDeployWhileDue(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := s.quick()
+		s.spawnFor(time.Second, w, w.Schedule("m", pawl.Cron("0 * * * *", "UTC"), instant))
+		time.Sleep(90 * time.Minute) // bubble
+		s.spawn("b2", w, w.Schedule("m", pawl.Cron("15 * * * *", "UTC"), instant, pawl.RunsIn("", 3)))
+		time.Sleep(time.Hour) // bubble
+		if all := s.ledger("m"); len(all) != 2 || all[0].State != pawl.OccurrenceCaughtUp || all[1].At.Minute() != 15 {
+			t.Errorf("the ledger is %s, want 01:00 caught up and 02:15 started", story(all))
+		}
+	})
+}
+
+// What waits for a run that has ended is started before what a person triggers.
+func TestScheduleTriggerBehindABuffered(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		s.patient()
+		w := s.slow(3 * time.Hour)
+		table := w.Schedule("m", pawl.Cron("0 * * * *", "UTC"), instant, pawl.Overlap(pawl.OverlapBuffer))
+		s.spawnFor(125*time.Minute, w, table)
+		all := s.ledger("m")
+		if len(all) != 2 || all[1].State != pawl.OccurrenceBuffered {
+			t.Fatalf("the ledger is %s", story(all))
+		}
+		s.spawn("b2", w) // it does not know the schedule
+		_, err := s.desk.Cancel(t.Context(), all[0].Run, ann)
+		must(t, err)
+		time.Sleep(15 * time.Minute) // bubble
+		o := s.opts
+		o.Build = "b1"
+		e, err := pawl.New(s.bench.store, &o, w, table)
+		must(t, err)
+		got, _, err := e.TriggerSchedule(t.Context(), "m", pawl.Trigger{Act: ann})
+		must(t, err)
+		if all = s.ledger("m"); all[1].State != pawl.OccurrenceStarted || got.State != pawl.OccurrenceBuffered {
+			t.Errorf("the trigger is %s, the ledger %s; want what waited started, and the trigger waiting", got.State, story(all))
+		}
+	})
+}
+
+// A backfill finds what was missed behind more rows than are read at once.
+func TestScheduleBackfillBehindManyRows(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := s.quick()
+		table := w.Schedule("m", pawl.Cron("* * * * *", "UTC"), instant)
+		s.spawnFor(time.Second, w, table)
+		time.Sleep(20*time.Minute + time.Second) // bubble
+		p := s.spawn("b1", w, table)
+		time.Sleep(time.Second) // bubble
+		many := make([]pawl.OccurrenceRow, 4500)
+		for i := range many {
+			many[i] = pawl.OccurrenceRow{Schedule: "m", At: bubbleStart.Add(90 * time.Second).UnixMicro() + int64(i), Count: 1,
+				State: pawl.OccurrenceSkipped, Reason: "previous_running", Revision: 1}
+		}
+		must(t, s.bench.store.Update(t.Context(), func(ctx context.Context, tx pawl.Txn) error {
+			_, err := tx.AddOccurrences(ctx, many)
+			return err
+		}))
+		got, err := p.BackfillSchedule(t.Context(), "m", bubbleStart.Add(time.Minute), bubbleStart.Add(10*time.Minute), ann)
+		if must(t, err); len(got) != 10 {
+			t.Errorf("%d runs, want 10", len(got))
 		}
 	})
 }

@@ -1,9 +1,6 @@
 package pawl
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // OccurrenceState is what became of an instant of a schedule.
 type OccurrenceState string
@@ -56,16 +53,17 @@ type judgement struct {
 	move   []OccurrenceRow // buffered ones that start a run, or are given up
 	busy   []OpenOccurrence
 	ended  []OpenOccurrence
+	ahead  map[int64]bool
 	took   int   // instants looked at
 	streak int   // of the row, before
-	noted  int64 // the last due instant that a person has triggered already; 0 if none, or if one before it is left over
+	noted  int64 // the last due instant that has a row already; 0 if none, or if one before it is left over
 	more   bool  // there are too many for one decision
 }
 
-// weigh decides about all instants that are due at now. open are the schedule's open occurrences.
-func weigh(row *ScheduleRow, spec *ScheduleSpec, open []OpenOccurrence, now int64) *judgement {
+// weigh decides about all instants that are due at now.
+func weigh(row *ScheduleRow, spec *ScheduleSpec, ledger *known, now int64) *judgement {
 	j := &judgement{row: *row, spec: spec, streak: row.Streak}
-	j.sort(open)
+	j.sort(ledger)
 	if row.PausedAt == 0 {
 		j.unbuffer()
 	}
@@ -87,8 +85,9 @@ func weigh(row *ScheduleRow, spec *ScheduleSpec, open []OpenOccurrence, now int6
 }
 
 // sort tells the runs that are in the way from those that have ended.
-func (j *judgement) sort(open []OpenOccurrence) {
-	for _, o := range open {
+func (j *judgement) sort(ledger *known) {
+	j.ahead = ledger.ahead
+	for _, o := range ledger.open {
 		if o.Run != "" {
 			j.busy = append(j.busy, o)
 		} else {
@@ -106,7 +105,7 @@ func (j *judgement) instants(now int64) (due []int64, more bool) {
 			j.took = len(due)
 			return due, false
 		}
-		if j.triggered(at) {
+		if j.ahead[at] {
 			j.noted = at
 			continue
 		}
@@ -114,12 +113,6 @@ func (j *judgement) instants(now int64) (due []int64, more bool) {
 	}
 	j.took, j.noted = len(due), 0
 	return due[:mostInstants-mostCatchUp], true // the newest of all may be among those left over
-}
-
-// triggered reports whether a person has triggered the instant before it was due, and its run may be live, or waits.
-func (j *judgement) triggered(at int64) bool {
-	is := func(o OpenOccurrence) bool { return o.At == at }
-	return j.row.Buffered == at || slices.ContainsFunc(j.busy, is) || slices.ContainsFunc(j.ended, is)
 }
 
 // decide is for a schedule that is not paused.
@@ -185,7 +178,7 @@ func (j *judgement) pass(due []int64, state OccurrenceState, why string) {
 	}
 	if len(due) > mostSingle {
 		row := j.occurrence(due[0], state, why)
-		row.Until, row.Count = due[len(due)-1], len(due)
+		row.Until, row.Count, row.Spec = due[len(due)-1], len(due), j.row.Spec
 		j.add = append(j.add, row)
 		return
 	}
@@ -314,8 +307,8 @@ func (j *judgement) starts() (at []int64) {
 
 // account notes all instants that are due and undecided without deciding about them, because the schedule is about to
 // change. With all it notes those too that have come and are put off by the jitter, which nobody looks at afterwards.
-func account(row *ScheduleRow, spec *ScheduleSpec, now int64, why string, all bool) *judgement {
-	j := &judgement{row: *row, spec: spec}
+func account(row *ScheduleRow, spec *ScheduleSpec, ledger *known, now int64, why string, all bool) *judgement {
+	j := &judgement{row: *row, spec: spec, ahead: ledger.ahead}
 	if all {
 		plain := *spec
 		plain.Jitter, j.spec = 0, &plain

@@ -38,6 +38,9 @@ type ScheduleRows interface {
 	// OpenOccurrences returns the occurrences of the schedules that are marked open, with the run that is live now in the
 	// lineage that they started, oldest first.
 	OpenOccurrences(ctx context.Context, names []string) ([]OpenOccurrence, error)
+	// OccurrencesAhead returns the occurrences of the schedules that come after what each has decided, because a person asked
+	// for them earlier.
+	OccurrencesAhead(ctx context.Context, names []string) ([]OccurrenceRow, error)
 	// HandOccurrence names another run in the open occurrence of a lineage, if there is one.
 	HandOccurrence(ctx context.Context, lineage, run RunID) error
 	// CloseOccurrences takes the marks away.
@@ -77,8 +80,9 @@ type ScheduleRow struct {
 type OccurrenceRow struct {
 	Schedule string
 	At       int64
-	Until    int64 // the last instant of a range; 0 it is one instant
-	Count    int   // instants; of a range, those that have no row of their own
+	Until    int64  // the last instant of a range; 0 it is one instant
+	Count    int    // instants; of a range, those that have no row of their own
+	Spec     []byte // of a range: JSON of the [ScheduleSpec] whose timetable has the instants
 	State    OccurrenceState
 	Reason   string
 	Run      RunID // that was started: the first one of its lineage

@@ -30,6 +30,7 @@ func (e *Engine) TriggerSchedule(ctx context.Context, name string, t Trigger) (o
 	if !t.At.IsZero() && outside(t.At) {
 		return o, false, fmt.Errorf("pawl: trigger %q at %v: want a time of the past, or zero for now", name, t.At)
 	}
+	e.decideNow(ctx, name) // what is due comes before it, and what waits for a run that has ended
 	r := &round{e: e, begun: make(map[VersionID]int)}
 	r.now, err = e.momentOf(ctx, t.At)
 	if err != nil {
@@ -133,12 +134,12 @@ func (r *round) trigger(ctx context.Context, tx Txn, row *ScheduleRow, t Trigger
 	if err != nil {
 		return nil, err
 	}
-	open, err := opens(ctx, tx, []ScheduleRow{*row})
+	ledgers, err := knownOf(ctx, tx, []ScheduleRow{*row})
 	if err != nil {
 		return nil, err
 	}
 	j := &judgement{row: *row, spec: spec, streak: row.Streak}
-	j.sort(open[row.Name])
+	j.sort(ledgers[row.Name])
 	j.start(r.now, OccurrenceStarted)
 	j.row.Upto, j.row.Started = row.Upto, row.Started // they are about the timetable
 	for i := range j.add {
@@ -247,11 +248,10 @@ func (r *round) backfill(ctx context.Context, tx Txn, row *ScheduleRow, a Act, f
 	if row.Due > 0 { // the rest is the worker's
 		limit = min(limit, row.Upto)
 	}
-	rows, err := tx.Within(ctx, row.Name, from.UnixMicro(), limit, 4*mostBackfill)
+	l, err := readLedger(ctx, tx, row.Name, from.UnixMicro(), limit)
 	if err != nil {
 		return err
 	}
-	l := newLedger(rows)
 	var add, started []OccurrenceRow
 	for _, at := range spec.between(from, to) {
 		if _, ready := r.inputs[occasion{row.Name, at}]; !ready || at > limit {
@@ -269,7 +269,7 @@ func (r *round) backfill(ctx context.Context, tx Txn, row *ScheduleRow, a Act, f
 			continue
 		case single != nil:
 			continue
-		case covers != nil:
+		case covers != nil && covers.spec.after(at-1) == at:
 			covers.taken = append(covers.taken, at)
 		}
 		add = append(add, o)
@@ -306,20 +306,41 @@ type ledgerRows struct {
 // ledgerRange is a range, and the instants that get rows of their own.
 type ledgerRange struct {
 	row   *OccurrenceRow
+	spec  *ScheduleSpec // whose instants it stands for; the schedule may have another timetable by now
 	taken []int64
 }
 
-func newLedger(rows []OccurrenceRow) *ledgerRows {
+// readLedger reads what is in the ledger between two instants, both included.
+func readLedger(ctx context.Context, tx Txn, name string, from, to int64) (*ledgerRows, error) {
 	l := &ledgerRows{single: make(map[int64]*OccurrenceRow)}
-	for i := range rows {
-		if rows[i].Until > 0 {
-			l.ranges = append(l.ranges, &ledgerRange{row: &rows[i]})
-		} else {
-			l.single[rows[i].At] = &rows[i]
+	for seen := int64(0); from <= to; {
+		rows, err := tx.Within(ctx, name, from, to, ledgerPage)
+		if err != nil {
+			return nil, err
 		}
+		for i := range rows {
+			row := &rows[i]
+			switch {
+			case row.Until == 0:
+				l.single[row.At] = row
+			case row.At > seen || seen == 0: // else it came with the page before, and covers the beginning of this one
+				spec, err := (&ScheduleRow{Name: name, Spec: row.Spec}).spec()
+				if err != nil {
+					return nil, fmt.Errorf("range from %s: %w", micros(row.At).Format(time.RFC3339), err)
+				}
+				l.ranges, seen = append(l.ranges, &ledgerRange{row: row, spec: spec}), row.At
+			}
+		}
+		if len(rows) < ledgerPage {
+			break
+		}
+		from = rows[len(rows)-1].At + 1
 	}
-	return l
+	return l, nil
 }
+
+// ledgerPage is how many rows of a ledger are read at once.
+const ledgerPage = 4 * mostBackfill
 
 func (l *ledgerRows) find(at int64) (*OccurrenceRow, *ledgerRange) {
 	for _, r := range l.ranges {
@@ -330,22 +351,20 @@ func (l *ledgerRows) find(at int64) (*OccurrenceRow, *ledgerRange) {
 	return l.single[at], nil
 }
 
-// shrink takes the instants that get rows of their own out of the ranges. A range whose first instant gets one begins right
-// after it, at a time that no row has: what else is in it depends on the timetable it was made by, which may be another now.
-func (l *ledgerRows) shrink(ctx context.Context, tx Txn) error {
+// shrink takes the instants that get rows of their own out of the ranges. A range whose first instant gets one begins at
+// the next that has none.
+func (l *ledgerRows) shrink(ctx context.Context, tx Txn) (err error) {
 	for _, r := range l.ranges {
 		if len(r.taken) == 0 {
 			continue
 		}
 		count, at := r.row.Count-len(r.taken), r.row.At
-		for count > 0 && (at == r.row.At && slices.Contains(r.taken, at) || at > r.row.At) {
-			rows, err := tx.Within(ctx, r.row.Schedule, at+1, at+1, 2)
-			if err != nil {
+		for count > 0 && slices.Contains(r.taken, at) {
+			if at, err = r.next(ctx, tx, at); err != nil {
 				return err
 			}
-			at++
-			if !slices.ContainsFunc(rows, func(o OccurrenceRow) bool { return o.At == at }) {
-				break
+			if at == 0 { // by today's rules of the time zone it had fewer
+				count = 0
 			}
 		}
 		if err := tx.ShrinkOccurrence(ctx, r.row, at, max(count, 0)); err != nil {
@@ -353,4 +372,17 @@ func (l *ledgerRows) shrink(ctx context.Context, tx Txn) error {
 		}
 	}
 	return nil
+}
+
+// next is the range's first instant after at that has no row yet, 0 if there is none.
+func (r *ledgerRange) next(ctx context.Context, tx Txn, at int64) (int64, error) {
+	for {
+		if at = r.spec.after(at); at == 0 || at > r.row.Until {
+			return 0, nil
+		}
+		rows, err := tx.Within(ctx, r.row.Schedule, at, at, 2)
+		if err != nil || !slices.ContainsFunc(rows, func(o OccurrenceRow) bool { return o.At == at }) {
+			return at, err
+		}
+	}
 }

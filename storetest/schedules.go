@@ -23,6 +23,7 @@ var scheduleRules = []rule{
 	{"ledger_race", "of concurrent transactions one adds an instant", testLedgerRace},
 	{"move", "an occurrence changes only from the state that was seen", testLedgerMove},
 	{"ranges", "a range is found by any of its instants, and shrinks", testLedgerRanges},
+	{"ahead", "what is in the ledger of a schedule before it has decided about it", testLedgerAhead},
 	{"open", "open occurrences tell which run of the lineage is live", testLedgerOpen},
 	{"keys", "of many keys those that are free are claimed", testClaimKeys},
 	{"prune", "the ledger is deleted by the age of its instants, but for what is open", testLedgerPrune},
@@ -304,7 +305,7 @@ func testLedgerMove(t *testing.T, f *fixture) {
 }
 
 func testLedgerRanges(t *testing.T, f *fixture) {
-	missed := pawl.OccurrenceRow{Schedule: "s", At: 100, Until: 2000, Count: 1500, State: pawl.OccurrenceMissed, Reason: "later_one_runs", Revision: 1}
+	missed := pawl.OccurrenceRow{Schedule: "s", At: 100, Until: 2000, Count: 1500, Spec: []byte(`{"when": 1}`), State: pawl.OccurrenceMissed, Reason: "later_one_runs", Revision: 1}
 	f.add(missed, skipped("s", 50), skipped("s", 1500), skipped("s", 3000), skipped("other", 1500))
 	within := func(from, to int64) (at []int64) {
 		f.view(func(ctx context.Context, tx pawl.Txn) error {
@@ -324,6 +325,13 @@ func testLedgerRanges(t *testing.T, f *fixture) {
 			t.Errorf("from %d to %d are %v, want %v", c.from, c.to, got, c.want)
 		}
 	}
+	f.view(func(ctx context.Context, tx pawl.Txn) error {
+		rows, err := tx.Within(ctx, "s", 100, 100, 1)
+		if len(rows) != 1 || rows[0].Until != 2000 || rows[0].Count != 1500 || string(rows[0].Spec) != string(missed.Spec) {
+			t.Errorf("the range is %+v", rows)
+		}
+		return err
+	})
 	f.update(func(ctx context.Context, tx pawl.Txn) error { return tx.ShrinkOccurrence(ctx, &missed, 200, 1400) })
 	if got := within(100, 199); got != nil {
 		t.Errorf("the range has shrunk, but covers %v", got)
@@ -333,6 +341,24 @@ func testLedgerRanges(t *testing.T, f *fixture) {
 	if got := within(300, 300); got != nil {
 		t.Errorf("the range is used up, but there is %v", got)
 	}
+}
+
+func testLedgerAhead(t *testing.T, f *fixture) {
+	for name, upto := range map[string]int64{"a": 10, "b": 10, "c": 0, "d": 10} {
+		f.schedule(newSchedule(name, func(s *pawl.ScheduleRow) { s.Upto = upto }))
+	}
+	f.add(skipped("a", 10), skipped("a", 20), skipped("a", 15), skipped("b", 10), skipped("b", 9), skipped("c", 5), skipped("gone", 7))
+	f.view(func(ctx context.Context, tx pawl.Txn) error {
+		rows, err := tx.OccurrencesAhead(ctx, []string{"a", "b", "d", "gone"})
+		var got []string
+		for i := range rows {
+			got = append(got, fmt.Sprint(rows[i].Schedule, rows[i].At))
+		}
+		if !slices.Equal(got, []string{"a15", "a20"}) {
+			t.Errorf("ahead are %v, want a15 and a20", got)
+		}
+		return err
+	})
 }
 
 func testLedgerOpen(t *testing.T, f *fixture) {

@@ -100,6 +100,7 @@ func (s *Store) Hot() []Hot {
 		{"lock schedules", fmt.Sprintf(lockSchedules, params(1, 64)), "pawl_schedules", "pkey"},
 		{"save schedules", saveText(64), "pawl_schedules", "pkey"},
 		{"open occurrences", fmt.Sprintf(selectOpenOccurrences, params(1, 64)), "pawl_occurrences", "open"},
+		{"occurrences ahead", fmt.Sprintf(selectAhead, params(1, 64)), "pawl_occurrences", "pkey"},
 		{"live runs of occurrences", fmt.Sprintf(selectOpenOccurrences, params(1, 64)), "pawl_runs", "lineage"},
 		{"first runs of occurrences", fmt.Sprintf(selectOpenOccurrences, params(1, 64)), "pawl_runs", "pkey"},
 		{"close occurrences", closeText(64), "pawl_occurrences", ""},

@@ -134,7 +134,7 @@ func fill(t *testing.T, s *sqlstore.Store, conn *sql.Conn, n int) {
 		for at := range int64(20) {
 			past = append(past, pawl.OccurrenceRow{Schedule: s.Name, At: at + 1, Count: 1, State: pawl.OccurrenceSkipped})
 		}
-		past[0].Until, past[1].Key = 5, "key"
+		past[0].Until, past[0].Spec, past[1].Key = 5, []byte("{}"), "key"
 		past[19].State, past[19].Run, past[19].Open = pawl.OccurrenceStarted, rows[i].ID, true
 		if _, err := on.AddOccurrences(t.Context(), past); err != nil {
 			t.Fatal(err)

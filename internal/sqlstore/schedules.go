@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -282,10 +283,10 @@ func tuples(tuple string, n int) string {
 	return b.String()
 }
 
-const occurrenceColumns = `schedule, at, until, count, state, reason, run, other, revision, decided, trigger_key, by_whom, open`
+const occurrenceColumns = `schedule, at, until, count, spec, state, reason, run, other, revision, decided, trigger_key, by_whom, open`
 
 func scanOccurrence(rows pawl.Rows) (o pawl.OccurrenceRow, err error) {
-	err = rows.Scan(&o.Schedule, &o.At, zero(&o.Until), &o.Count, &o.State, zero(&o.Reason), zero(&o.Run), zero(&o.Other), &o.Revision,
+	err = rows.Scan(&o.Schedule, &o.At, zero(&o.Until), &o.Count, zero(&o.Spec), &o.State, zero(&o.Reason), zero(&o.Run), zero(&o.Other), &o.Revision,
 		&o.Decided, zero(&o.Key), zero(&o.By), zero(&o.Open))
 	return o, err
 }
@@ -293,7 +294,7 @@ func scanOccurrence(rows pawl.Rows) (o pawl.OccurrenceRow, err error) {
 const (
 	insertOccurrences = `INSERT INTO pawl_occurrences (` + occurrenceColumns + `) VALUES %s ON CONFLICT DO NOTHING RETURNING schedule, at, decided`
 
-	occurrenceTuple = `(?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, ?, ?, ?)`
+	occurrenceTuple = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, ?, ?, ?)`
 )
 
 // AddOccurrences uses the primary key.
@@ -306,7 +307,7 @@ func (t *txn) AddOccurrences(ctx context.Context, all []pawl.OccurrenceRow) (add
 		var args []any
 		for i := range part {
 			o := &part[i]
-			args = append(args, o.Schedule, o.At, num(o.Until), int64(o.Count), string(o.State), said(o.Reason), str(o.Run), str(o.Other),
+			args = append(args, o.Schedule, o.At, num(o.Until), int64(o.Count), said(string(o.Spec)), string(o.State), said(o.Reason), str(o.Run), str(o.Other),
 				int64(o.Revision), str(o.Key), said(o.By), truth(o.Open))
 		}
 		isNew := make(map[key]int64)
@@ -444,6 +445,42 @@ func (t *txn) OpenOccurrences(ctx context.Context, names []string) (all []pawl.O
 			return nil, fmt.Errorf("read open occurrences of %d schedules: %w", len(part), err)
 		}
 		all = append(all, some...)
+	}
+	return all, nil
+}
+
+const (
+	// A sub-select for each schedule reads one entry of the primary key.
+	selectAhead = `SELECT s.name, (SELECT min(o.at) FROM pawl_occurrences AS o WHERE o.schedule = s.name AND o.at > s.upto)
+FROM pawl_schedules AS s WHERE s.name IN (%s) ORDER BY s.name`
+
+	// mostAhead bounds what one schedule can have ahead. What is beyond it is left in the ledger all the same.
+	mostAhead = 50_000
+)
+
+// OccurrencesAhead uses the primary keys. Hardly ever has a schedule any.
+func (t *txn) OccurrencesAhead(ctx context.Context, names []string) (all []pawl.OccurrenceRow, err error) {
+	for part := range powers(names) {
+		first := make(map[string]int64)
+		err := t.rows(ctx, fmt.Sprintf(selectAhead, params(1, len(part))), asArgs(part), func(rows pawl.Rows) error {
+			var name string
+			var at int64
+			err := rows.Scan(&name, zero(&at))
+			if at > 0 {
+				first[name] = at
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read what %d schedules have ahead: %w", len(part), err)
+		}
+		for name, at := range first {
+			some, err := t.Within(ctx, name, at, math.MaxInt64, mostAhead)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, some...)
+		}
 	}
 	return all, nil
 }

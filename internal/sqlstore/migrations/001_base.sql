@@ -383,12 +383,13 @@ CREATE INDEX pawl_schedules_due ON pawl_schedules (workflow, version, due) WHERE
 CREATE INDEX pawl_schedules_buffered ON pawl_schedules (workflow, version) WHERE buffered IS NOT NULL;
 
 -- The ledger: what became of each instant of each schedule. A row with until stands for count instants from at to until that
--- have no row of their own. open says that the run's lineage may have a live run.
+-- have no row of their own, by the timetable of spec. open says that the run's lineage may have a live run.
 CREATE TABLE pawl_occurrences (
 	schedule    TEXT{c} NOT NULL,
 	at          BIGINT  NOT NULL,
 	until       BIGINT,
 	count       BIGINT  NOT NULL CHECK (count > 0),
+	spec        TEXT,
 	state       TEXT    NOT NULL
 		CHECK (state IN ('started', 'caught_up', 'backfilled', 'buffered', 'skipped', 'missed', 'paused', 'rejected')),
 	reason      TEXT,
@@ -400,7 +401,8 @@ CREATE TABLE pawl_occurrences (
 	by_whom     TEXT,
 	open        BOOLEAN,
 	PRIMARY KEY (schedule, at),
-	CONSTRAINT pawl_occurrences_has CHECK ((run IS NOT NULL) = (state IN ('started', 'caught_up', 'backfilled')))
+	CONSTRAINT pawl_occurrences_has CHECK ((run IS NOT NULL) = (state IN ('started', 'caught_up', 'backfilled'))),
+	CONSTRAINT pawl_occurrences_range_has CHECK ((spec IS NOT NULL) = (until IS NOT NULL))
 );
 
 CREATE INDEX pawl_occurrences_open ON pawl_occurrences (schedule, at) WHERE open;

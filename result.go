@@ -1,0 +1,127 @@
+package pawl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pawlrun/pawl/fault"
+)
+
+// await blocks until the run, or the last one that it has continued as, is terminal and returns its result's JSON. h is not nil
+// if the run began here when it was started.
+func (e *Engine) await(ctx context.Context, id RunID, h *here) ([]byte, error) {
+	for {
+		run, err := e.awaitEnd(ctx, id, h)
+		switch {
+		case err != nil:
+			return nil, err
+		case run.Successor == "":
+			return e.outcome(run)
+		}
+		id, h = run.Successor, nil
+	}
+}
+
+// awaitEnd blocks until the run is terminal and returns it, with its result. h is not nil if the run began here when it was
+// started.
+func (e *Engine) awaitEnd(ctx context.Context, id RunID, h *here) (*RunRow, error) {
+	var over chan struct{} // closed when the execution that began here is
+	if h != nil {
+		over = h.done
+	}
+	pause := 10 * time.Millisecond
+	ended := e.watch(id)
+	defer e.unwatch(id, ended)
+	for {
+		run, wait := &RunRow{State: Running}, time.Second
+		if !e.holds(id) { // else a worker of this process will say how it ends, unless it loses it
+			wait, pause = pause, min(pause*2, time.Second)
+			err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
+				if run, err = tx.LockRun(ctx, id); err == nil && run.State == Succeeded {
+					_, run.Result, err = tx.Payload(ctx, id)
+				}
+				return err
+			})
+			if err != nil {
+				return nil, fmt.Errorf("result of run %s: %w", id, err)
+			}
+			if run.State.Terminal() {
+				return run, nil
+			}
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, fmt.Errorf("result of run %s, which is %s: %w", id, run.State, context.Cause(ctx))
+		case <-over:
+			if timer.Stop(); h.final != nil {
+				return h.final, nil
+			}
+			over = nil
+		case final := <-ended:
+			if timer.Stop(); final != nil {
+				return final, nil
+			}
+		case <-timer.C:
+		}
+	}
+}
+
+// holds reports whether a worker of this process has the run, or will have it in a moment, and has not lost it.
+func (e *Engine) holds(id RunID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(e.workers, func(w *worker) bool {
+		x := w.holds(id)
+		return x != nil && x.hold.Err() == nil || x == nil && w.knows(id)
+	})
+}
+
+func (e *Engine) outcome(run *RunRow) ([]byte, error) {
+	switch run.State {
+	case Succeeded:
+		return e.open(run.Result)
+	case Cancelled:
+		return nil, fmt.Errorf("run %s: %w", run.ID, ErrCancelled)
+	default:
+		f := &fault.Fault{Class: fault.OutcomeUnknown, Reason: fault.ReasonUnrecognized}
+		if run.Fault != nil {
+			f = run.Fault
+		}
+		return nil, &Error{Run: run.ID, Fault: *f}
+	}
+}
+
+func (e *Engine) watch(id RunID) chan *RunRow {
+	ch := make(chan *RunRow, 1)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waiters[id] = append(e.waiters[id], ch)
+	return ch
+}
+
+func (e *Engine) unwatch(id RunID, ch chan *RunRow) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	left := slices.DeleteFunc(e.waiters[id], func(c chan *RunRow) bool { return c == ch })
+	if len(left) == 0 {
+		delete(e.waiters, id)
+		return
+	}
+	e.waiters[id] = left
+}
+
+// changed wakes those in this process who wait for the run, and tells them how it has ended if that is known.
+func (e *Engine) changed(id RunID, final *RunRow) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, ch := range e.waiters[id] {
+		select {
+		case ch <- final:
+		default:
+		}
+	}
+}
