@@ -28,7 +28,7 @@ MORE ?=
 test: ## all tests, on SQLite and on a real PostgreSQL, with the race detector; of the crash matrix the telling points; under real SDKs
 	@scripts/need-cc
 	@scripts/need-postgres
-	go test $(RACE) -timeout 20m $$(go list ./... | grep -v -e /internal/crashtest -e /internal/torture)
+	go test $(RACE) -timeout 20m . ./postgres $$(go list ./... | grep -v -e /internal/crashtest -e /internal/torture) # the longest first
 	go test -timeout 20m -run TestBatchOfThousands . -args -thorough
 	go test $(RACE) -short -timeout 20m ./internal/crashtest
 	go test -short -timeout 20m ./internal/torture

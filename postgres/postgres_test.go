@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -16,25 +17,59 @@ import (
 )
 
 func TestStore(t *testing.T) {
-	url := pgtest.URL(t)
-	storetest.Run(t, func(t testing.TB) pawl.Store { return open(t, schema(t, url)) })
+	s := &schemas{url: pgtest.URL(t)}
+	storetest.Run(t, func(t testing.TB) pawl.Store { return open(t, s.take(t)) })
 }
 
-// schema makes an empty schema in the database at url, which takes a fraction of the time of a database, and returns a
-// URL that leads into it.
-func schema(t testing.TB, url string) string {
+// schemas are schemas of one database for tests that want it empty. To make one takes longer than most of the tests do, so
+// that they are emptied and used again.
+type schemas struct {
+	url string
+
+	mu   sync.Mutex
+	free []string // guarded by mu
+}
+
+// take gives a URL that leads into an empty schema, which is given back when the test ends.
+func (s *schemas) take(t testing.TB) string {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var name string
+	if n := len(s.free); n > 0 {
+		name, s.free = s.free[n-1], s.free[:n-1]
+	} else {
+		name = "s" + strings.ToLower(rand.Text())
+		s.exec(t, "CREATE SCHEMA "+name)
+	}
+	t.Cleanup(func() {
+		if t.Failed() { // for whoever looks at it
+			return
+		}
+		s.exec(t, `DO $$ DECLARE one name; BEGIN
+			FOR one IN SELECT tablename FROM pg_tables WHERE schemaname = '`+name+`' AND tablename NOT IN ('pawl_meta', 'pawl_schema', 'pawl_test_clock') LOOP
+				EXECUTE format('DELETE FROM `+name+`.%I', one);
+			END LOOP;
+			UPDATE `+name+`.pawl_test_clock SET offset_us = 0;
+		END $$`)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.free = append(s.free, name)
+	})
+	return s.url + "&search_path=" + name
+}
+
+func (s *schemas) exec(t testing.TB, statement string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	conn, err := pgx.Connect(ctx, url)
+	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	name := "s" + strings.ToLower(rand.Text())
-	if _, err := conn.Exec(ctx, "CREATE SCHEMA "+name); err != nil {
+	if _, err := conn.Exec(ctx, statement); err != nil {
 		t.Fatal(err)
 	}
-	return url + "&search_path=" + name
 }
 
 func open(t testing.TB, url string) *postgres.Store {

@@ -27,10 +27,10 @@ func TestStoreOnWeakDefaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the same suite once more")
 	}
-	url := pgtest.URL(t)
-	weaken(t, url)
+	s := &schemas{url: pgtest.URL(t)}
+	weaken(t, s.url)
 	storetest.Run(t, func(t testing.TB) pawl.Store {
-		return open(t, schema(t, url)+"&default_query_exec_mode=simple_protocol")
+		return open(t, s.take(t)+"&default_query_exec_mode=simple_protocol")
 	})
 }
 
