@@ -2,10 +2,13 @@ package pawl_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/internal/hooks"
+	"github.com/pawlrun/pawl/sqlite"
 )
 
 // An instant that has come and is put off by the jitter is in the ledger whatever a person or code does meanwhile.
@@ -280,7 +283,7 @@ func TestScheduleBackfillBehindManyRows(t *testing.T) {
 		time.Sleep(time.Second) // bubble
 		many := make([]pawl.OccurrenceRow, 4500)
 		for i := range many {
-			many[i] = pawl.OccurrenceRow{Schedule: "m", At: bubbleStart.Add(90 * time.Second).UnixMicro() + int64(i), Count: 1,
+			many[i] = pawl.OccurrenceRow{Schedule: "m", At: bubbleStart.Add(90*time.Second).UnixMicro() + int64(i), Count: 1,
 				State: pawl.OccurrenceSkipped, Reason: "previous_running", Revision: 1}
 		}
 		must(t, s.bench.store.Update(t.Context(), func(ctx context.Context, tx pawl.Txn) error {
@@ -290,6 +293,47 @@ func TestScheduleBackfillBehindManyRows(t *testing.T) {
 		got, err := p.BackfillSchedule(t.Context(), "m", bubbleStart.Add(time.Minute), bubbleStart.Add(10*time.Minute), ann)
 		if must(t, err); len(got) != 10 {
 			t.Errorf("%d runs, want 10", len(got))
+		}
+	})
+}
+
+// The database's clock jumps back and forth. No instant comes twice or is left out, and none is made up for by many runs.
+func TestScheduleClockJumps(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		var off atomic.Int64
+		store, err := sqlite.Open(s.path, &sqlite.Options{Hooks: &hooks.Store{WallLease: true, Wall: func() time.Duration { return time.Duration(off.Load()) }}})
+		must(t, err)
+		defer func() { must(t, store.Close()) }()
+		w := s.quick()
+		o := s.opts
+		e, err := pawl.New(store, &o, w, w.Schedule("m", pawl.Cron("* * * * *", "UTC"), instant))
+		must(t, err)
+		stop := s.work(e)
+		after := func(d, jump time.Duration) []pawl.Occurrence {
+			off.Add(int64(jump))
+			time.Sleep(d) // bubble
+			return s.ledger("m")
+		}
+		before := after(10*time.Minute+5*time.Second, 0)
+		if all := after(29*time.Minute, -30*time.Minute); len(before) != 10 || len(all) != 10 {
+			t.Errorf("%d instants in 10 minutes, and %d while the clock was behind", len(before), len(all))
+		}
+		all := after(5*time.Minute, 0)
+		s.gapless(all, time.Minute)
+		if len(all) != 14 {
+			t.Errorf("%d instants when the clock is where it was and four minutes further, want 14", len(all))
+		}
+		all = after(5*time.Minute, 3*time.Hour)
+		stop()
+		runs := 0
+		for _, o := range all {
+			if o.State.HasRun() {
+				runs++
+			}
+		}
+		s.gapless(all, time.Minute)
+		if len(all) < 195 || runs < 18 || runs > 20 {
+			t.Errorf("%d instants and %d runs after the clock jumped ahead, want some 199 and 19", len(all), runs)
 		}
 	})
 }
