@@ -62,7 +62,7 @@ bench: ## measures beside hand-written floors, DBOS and River, and writes docs/b
 lint: ## gofmt, go vet and golangci-lint (the first run compiles it: about 3 minutes on 2 cores)
 	@bad=$$(gofmt -l .) && if [ -n "$$bad" ]; then echo "gofmt -w these:"; echo "$$bad"; exit 1; fi
 	go vet ./...
-	CGO_ENABLED=0 go run $(GOLANGCI) run ./...
+	CGO_ENABLED=0 go run -gcflags='all=-N -l' $(GOLANGCI) run ./... # compiled for one run: without optimizing it
 
 cover: ## tests with coverage, into cover.out and cover.html
 	@scripts/need-postgres

@@ -264,13 +264,7 @@ func (e *Engine) EditSchedule(ctx context.Context, name string, change func(s *S
 		if err := change(spec); err != nil {
 			return "", false, err
 		}
-		if spec.Name != was.Name || spec.Workflow != was.Workflow {
-			return "", false, errors.New("a schedule keeps its name and its workflow: create another one")
-		}
-		if row.Coded && (len(spec.Input) > 0 || spec.Version != was.Version) {
-			return "", false, errors.New("its input and version are from code")
-		}
-		if err := spec.Check(); err != nil {
+		if err := spec.canFollow(&was, row.Coded); err != nil {
 			return "", false, err
 		}
 		if same, err := spec.equal(&was); err != nil || same {
@@ -288,6 +282,17 @@ func (e *Engine) EditSchedule(ctx context.Context, name string, change func(s *S
 		row.Edited = row.Coded
 		return "", false, e.revise(ctx, tx, row, spec, now, a)
 	})
+}
+
+// canFollow says what is wrong with a spec that an edit makes of another one.
+func (s *ScheduleSpec) canFollow(was *ScheduleSpec, coded bool) error {
+	switch {
+	case s.Name != was.Name || s.Workflow != was.Workflow:
+		return errors.New("a schedule keeps its name and its workflow: create another one")
+	case coded && (len(s.Input) > 0 || s.Version != was.Version):
+		return errors.New("its input and version are from code")
+	}
+	return s.Check()
 }
 
 // decideNow decides about a schedule's due instants before it is changed, if this program can. It is no matter if not:

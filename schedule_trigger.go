@@ -259,20 +259,16 @@ func (r *round) backfill(ctx context.Context, tx Txn, row *ScheduleRow, a Act, f
 		}
 		o := OccurrenceRow{Schedule: row.Name, At: at, Count: 1, State: OccurrenceBackfilled, Run: newRunID(), Open: true,
 			Revision: row.Revision, By: payload.Clean(a.By, 200)}
-		single, covers := l.find(at)
-		switch {
-		case single != nil && (single.State == OccurrenceMissed || single.State == OccurrencePaused):
+		switch single := l.single[at]; {
+		case single == nil:
+			l.take(at)
+			add = append(add, o)
+		case single.State == OccurrenceMissed || single.State == OccurrencePaused:
 			if err := moved(ctx, tx, &o, single.State); err != nil {
 				return err
 			}
 			started = append(started, o)
-			continue
-		case single != nil:
-			continue
-		case covers != nil && covers.spec.after(at-1) == at:
-			covers.taken = append(covers.taken, at)
 		}
-		add = append(add, o)
 	}
 	if err := l.shrink(ctx, tx); err != nil {
 		return err
@@ -342,13 +338,13 @@ func readLedger(ctx context.Context, tx Txn, name string, from, to int64) (*ledg
 // ledgerPage is how many rows of a ledger are read at once.
 const ledgerPage = 4 * mostBackfill
 
-func (l *ledgerRows) find(at int64) (*OccurrenceRow, *ledgerRange) {
+// take notes that an instant gets a row of its own, if a range stands for it.
+func (l *ledgerRows) take(at int64) {
 	for _, r := range l.ranges {
-		if r.row.At <= at && at <= r.row.Until {
-			return l.single[at], r
+		if r.row.At <= at && at <= r.row.Until && r.spec.after(at-1) == at {
+			r.taken = append(r.taken, at)
 		}
 	}
-	return l.single[at], nil
 }
 
 // shrink takes the instants that get rows of their own out of the ranges. A range whose first instant gets one begins at
