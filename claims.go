@@ -14,12 +14,12 @@ import (
 const lookAgain = 5 * time.Millisecond
 
 // claims takes due runs while ctx lives. It is woken by starts in this process and, while more was due than there were
-// slots, by their ends; otherwise it polls, also when another process hints. A poll only reads when the next run is due;
-// it looks for runs of lost workers, which takes the write lock on SQLite, six times a lease.
+// slots, by their ends; otherwise it polls, also when another process hints. A poll only reads when the next run is due.
+// Six times a lease it looks for runs of lost workers too, which takes the write lock on SQLite.
 func (w *worker) claims(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	searched := time.Time{}
+	search, searched := w.e.o.lease()/6, time.Time{}
 	fruitless := lookAgain
 	for {
 		look := false // only whether anything is due
@@ -38,15 +38,15 @@ func (w *worker) claims(ctx context.Context) {
 			}
 		}
 		// However often it is woken, it does not put off the search for lost workers.
-		if look && time.Since(searched) < w.e.o.lease()/6 {
+		if left := search - time.Since(searched); look && left > 0 {
 			if next := w.nextDue(ctx); next > 0 {
-				timer.Reset(next)
+				timer.Reset(min(next, left))
 				continue
 			}
 		}
 		searched = time.Now()
 		got, full, err := w.claimOnce(ctx)
-		next := w.e.o.poll()
+		next := min(w.e.o.poll(), search)
 		switch {
 		case err != nil:
 			w.e.log.Log(ctx, failure(ctx), "claim failed", "worker", w.id.ID, "err", err)

@@ -106,11 +106,11 @@ func (f *fan) begin() error {
 // not there any more are nobody's: what is uncertain about them is asked at the run's end.
 func (f *fan) resume() error {
 	k := 0
-	for it, err := range f.s.x.items(ItemQuery{Run: f.s.x.row.ID, Batch: f.s.path, Limit: itemPage}) {
+	for it, err := range f.s.x.endedItems(f.s.path) {
 		if err != nil {
 			return err
 		}
-		f.count(it.Item, it.State, it.Fault)
+		f.count(it.Item, it.State, nil)
 		for k < f.c.n && f.c.ids[f.c.order[k]] < it.Item {
 			k++
 		}
@@ -128,7 +128,14 @@ func (f *fan) resume() error {
 		}
 	}
 	f.s.x.j.dropItems(f.s.path, func(id string) bool { _, found := f.c.find(id); return !found })
-	return nil
+	if f.sum.Failed == 0 {
+		return nil
+	}
+	first, err := f.s.x.fullItem(&ItemRow{Run: f.s.x.row.ID, Batch: f.s.path, Item: f.sum.Item})
+	if err == nil && first.Fault != nil {
+		f.sum.Fault = first.Fault
+	}
+	return err
 }
 
 // note logs the first few of what may be many.
@@ -380,19 +387,28 @@ func putItem(ctx context.Context, tx Txn, it *ItemRow, unknown bool) error {
 
 // items reads items page by page. An error is the last of the sequence.
 func (x *execution) items(q ItemQuery) iter.Seq2[*ItemRow, error] {
-	return func(yield func(*ItemRow, error) bool) {
-		for {
-			var page []ItemRow
-			read := func(ctx context.Context, tx Txn) (err error) {
-				page, err = tx.Items(ctx, q)
+	return paged(x, q.Limit, func(it *ItemRow) string { return it.Item }, func(ctx context.Context, tx Txn, after string) ([]ItemRow, error) {
+		q.After = after
+		return tx.Items(ctx, q)
+	})
+}
+
+// endedItems reads what a batch that goes on needs of its items.
+func (x *execution) endedItems(batch string) iter.Seq2[*EndedItem, error] {
+	return paged(x, itemPage, func(it *EndedItem) string { return it.Item }, func(ctx context.Context, tx Txn, after string) ([]EndedItem, error) {
+		return tx.EndedItems(ctx, x.row.ID, batch, after, itemPage)
+	})
+}
+
+// paged reads rows in pages of so many, each from the id after which it begins.
+func paged[T any](x *execution, size int, id func(*T) string, read func(ctx context.Context, tx Txn, after string) ([]T, error)) iter.Seq2[*T, error] {
+	return func(yield func(*T, error) bool) {
+		for after := ""; ; {
+			var page []T
+			err := x.view(func(ctx context.Context, tx Txn) (err error) {
+				page, err = read(ctx, tx, after)
 				return err
-			}
-			var err error
-			if x.dry != nil {
-				err = read(x.hold, x.dry.tx)
-			} else {
-				err = x.e.store.View(x.hold, read)
-			}
+			})
 			if err != nil {
 				yield(nil, err)
 				return
@@ -402,12 +418,20 @@ func (x *execution) items(q ItemQuery) iter.Seq2[*ItemRow, error] {
 					return
 				}
 			}
-			if len(page) < q.Limit {
+			if len(page) < size {
 				return
 			}
-			q.After = page[len(page)-1].Item
+			after = id(&page[size-1])
 		}
 	}
+}
+
+// view reads; a plan does so in its own transaction.
+func (x *execution) view(read func(context.Context, Txn) error) error {
+	if x.dry != nil {
+		return read(x.hold, x.dry.tx)
+	}
+	return x.e.store.View(x.hold, read)
 }
 
 // itemSource is where the results of a batch are read from.
@@ -447,17 +471,12 @@ func (src *itemSource) each(state ItemState, values bool) iter.Seq[*ItemRow] {
 
 // fullItem reads an item with its value, which the pages leave out.
 func (x *execution) fullItem(it *ItemRow) (full *ItemRow, err error) {
-	read := func(ctx context.Context, tx Txn) (err error) {
+	err = x.view(func(ctx context.Context, tx Txn) (err error) {
 		if full, err = tx.Item(ctx, it.Run, it.Batch, it.Item); err == nil && full == nil {
 			err = ErrNotFound
 		}
 		return err
-	}
-	if x.dry != nil {
-		err = read(x.hold, x.dry.tx)
-	} else {
-		err = x.e.store.View(x.hold, read)
-	}
+	})
 	return full, err
 }
 

@@ -17,6 +17,8 @@ type ItemRows interface {
 	// Items returns up to q.Limit rows of a batch, in byte order of the item. Values are left out unless q.Values, and those
 	// longer than 4 KiB always; ValueSize tells.
 	Items(ctx context.Context, q ItemQuery) ([]ItemRow, error)
+	// EndedItems returns up to limit items of a batch after one, in byte order.
+	EndedItems(ctx context.Context, run RunID, batch, after string, limit int) ([]EndedItem, error)
 	// ItemSteps returns, like Steps, the steps of items that have no row; with failed, also those of failed items.
 	ItemSteps(ctx context.Context, run RunID, after string, limit int, failed bool) ([]StepRow, error)
 	// InheritItems copies the done items of a run's batch into another run, and returns how many these are.
@@ -49,6 +51,13 @@ type ItemRow struct {
 	Value     []byte // of a done item
 	ValueSize int
 	Fault     *fault.Fault // of a failed item
+}
+
+// EndedItem is what a batch that goes on needs of an item that has ended.
+type EndedItem struct {
+	Item      string
+	State     ItemState
+	InputHash []byte
 }
 
 // ItemQuery asks for a page of a batch's items.

@@ -44,6 +44,8 @@ func dialect(h hooks.Store, weak *defaults) sqlstore.Dialect {
 			C:       ` COLLATE "C"`,
 			AnyOf:   "= ANY (ARRAY(",
 			End:     "))",
+			Hex:     "encode(",
+			EndHex:  ", 'hex')",
 			Stamp:   "to_timestamp(",
 			Stamped: " / 1000000.0)",
 			Table:   "SELECT count(to_regclass($1))",

@@ -124,6 +124,32 @@ func testItemPages(t *testing.T, f *fixture) {
 			t.Errorf("%+v gives %q, want %q", c.q, got, c.want)
 		}
 	}
+	without := item(run.ID, "c d")
+	without.InputHash = nil
+	f.addItems(without)
+	ended := func(after string, limit int) (text string) {
+		f.view(func(ctx context.Context, tx pawl.Txn) error {
+			items, err := tx.EndedItems(ctx, run.ID, "a/rows", after, limit)
+			for _, it := range items {
+				text += fmt.Sprintf("%s:%s:%x ", it.Item, it.State, it.InputHash)
+			}
+			return err
+		})
+		return text
+	}
+	for _, c := range []struct {
+		after string
+		limit int
+		want  string
+	}{
+		{"", 9, "B:done:01 a:failed:01 b:done:01 c d:done: ä:done:01 "},
+		{"a", 2, "b:done:01 c d:done: "},
+		{"ä", 2, ""},
+	} {
+		if got := ended(c.after, c.limit); got != c.want {
+			t.Errorf("%d ended items after %q are %q, want %q", c.limit, c.after, got, c.want)
+		}
+	}
 }
 
 func names(rows []pawl.StepRow) (text string) {

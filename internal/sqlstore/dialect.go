@@ -78,10 +78,14 @@ type Fragments struct {
 	BySlot  string
 	ByRun   string // {byrun}: the same after pawl_steps
 	ByKey   string // {bykey}: the same after pawl_keys
+	Hex     string // {hex}…{endhex}: bytes as hexadecimal digits
+	EndHex  string
 	Stamp   string // {stamp}…{stamped}: microseconds as a timestamp for people
 	Stamped string
 	Table   string // {table}: a query that gives the number of tables called $1
-	Churn   string // {churn}: after a CREATE TABLE, for one whose rows change much more often than its size
+	// {clustered}: after a CREATE TABLE, for one that is read in the order of its primary key.
+	Clustered string
+	Churn     string // {churn}: after a CREATE TABLE, for one whose rows change much more often than its size
 }
 
 // Class is what an error means for the transaction it came from.
@@ -109,7 +113,7 @@ func newTexts(f Fragments) *texts {
 	return &texts{r: strings.NewReplacer(
 		"{now}", f.Now, "{leasenow}", f.LeaseNow, "{clock}", f.Clock, "{server}", f.Server, "{lock}", f.Lock, "{skip}", f.Skip,
 		"{id}", f.ID, "{bytes}", f.Bytes, "{c}", f.C, "{anyof}", f.AnyOf, "{end}", f.End, "{byid}", f.ByID, "{bydue}", f.ByDue, "{byowner}", f.ByOwner, "{byslot}", f.BySlot, "{byrun}", f.ByRun, "{bykey}", f.ByKey,
-		"{stamp}", f.Stamp, "{stamped}", f.Stamped, "{table}", f.Table, "{churn}", f.Churn,
+		"{hex}", f.Hex, "{endhex}", f.EndHex, "{stamp}", f.Stamp, "{stamped}", f.Stamped, "{table}", f.Table, "{churn}", f.Churn, "{clustered}", f.Clustered,
 	)}
 }
 

@@ -75,6 +75,8 @@ func (s *Store) Hot() []Hot {
 		{"finished items", selectItems, "pawl_items", "pkey"},
 		{"item", selectItem, "pawl_items", "pkey"},
 		{"steps of items", selectItemSteps, "pawl_steps", "pkey"},
+		{"items of steps", selectItemSteps, "pawl_items", "pkey"},
+		{"ended items", selectEndedItems, "pawl_items", "pkey"},
 		{"delete items", withIDs(deleteItems), "pawl_items", "pkey"},
 		{"delete attempts", withIDs(deleteAttempts), "pawl_attempts", "pkey"},
 		{"delete entries", withIDs(deleteEntries), "pawl_inbox", "run"},

@@ -65,8 +65,9 @@ func (t *txn) Step(ctx context.Context, run pawl.RunID, name string) (*pawl.Step
 
 // Values of more than 4 KiB are left out. No column of the page is read twice.
 const (
-	stepPage    = `SELECT ` + stepColumns + `, CASE WHEN octet_length(value) <= 4096 THEN value END, NULL FROM pawl_steps`
-	selectSteps = stepPage + ` WHERE run = $1 AND name > $2 AND batch IS NULL ORDER BY name LIMIT $3`
+	stepPage = `SELECT ` + stepColumns + `, CASE WHEN octet_length(value) <= 4096 THEN value END, NULL FROM pawl_steps`
+	// An item's steps are known by their names, so that the rows need not be read to pass over them.
+	selectSteps = stepPage + ` WHERE run = $1 AND name > $2 AND name NOT LIKE '%//%' ORDER BY name LIMIT $3`
 
 	selectClaimedSteps = stepPage + `
 WHERE run {anyof}SELECT id FROM pawl_runs{byowner} WHERE owner = $1 AND token = $2 AND epoch > 1{end} AND batch IS NULL

@@ -181,7 +181,7 @@ CREATE TABLE pawl_items (
 	fault      TEXT,
 	value      {bytes},
 	PRIMARY KEY (run, batch, item)
-);
+){clustered};
 
 -- Attempts that ended without success. The successful one is the step's row.
 CREATE TABLE pawl_attempts (
