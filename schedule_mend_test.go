@@ -337,3 +337,69 @@ func TestScheduleClockJumps(t *testing.T) {
 		}
 	})
 }
+
+// What was due before a pause is missed, what comes in it is paused; only the missed ones count as a streak.
+func TestSchedulePauseBeforeTheDecision(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := s.quick()
+		table := w.Schedule("m", pawl.Cron("* * * * *", "UTC"), instant)
+		s.spawnFor(time.Second, w, table)
+		time.Sleep(150 * time.Second) // bubble
+		must(t, s.desk.PauseSchedule(t.Context(), "m", ann))
+		time.Sleep(2 * time.Minute) // bubble
+		s.spawn("b1", w, table)
+		time.Sleep(5 * time.Second) // bubble
+		tells(t, s.ledger("m"), "missed(paused) missed(paused) paused(paused) paused(paused)")
+		if n := s.schedule("m").Streak; n != 2 {
+			t.Errorf("a streak of %d, want 2", n)
+		}
+	})
+}
+
+// In a pause no run is cancelled for one that will not be started before its end.
+func TestSchedulePauseCancelsNone(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := s.slow(30 * time.Minute)
+		p := s.spawn("b1", w, w.Schedule("m", pawl.Cron("@yearly", "UTC"), instant, pawl.Overlap(pawl.OverlapCancel)))
+		time.Sleep(5 * time.Second) // bubble
+		must(t, p.PauseSchedule(t.Context(), "m", ann))
+		first, _, err := p.TriggerSchedule(t.Context(), "m", pawl.Trigger{Act: ann})
+		must(t, err)
+		time.Sleep(5 * time.Second) // bubble
+		second, _, err := p.TriggerSchedule(t.Context(), "m", pawl.Trigger{Act: ann})
+		must(t, err)
+		time.Sleep(5 * time.Minute) // bubble
+		if state := s.show(s.desk, first.Run).State; state != pawl.Running || second.State != pawl.OccurrenceBuffered {
+			t.Errorf("in the pause the first run is %s, the second instant %s; want running and buffered", state, second.State)
+		}
+		must(t, p.ResumeSchedule(t.Context(), "m", ann))
+		time.Sleep(5 * time.Second) // bubble
+		if state := s.show(s.desk, first.Run).State; state != pawl.Cancelled {
+			t.Errorf("after the pause the first run is %s, want cancelled", state)
+		}
+		tells(t, s.ledger("m"), "started started(buffered)")
+	})
+}
+
+// An instant that waits for several runs names one that has not ended.
+func TestScheduleWaitsForTheLast(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := s.quick()
+		s.on("write", func(ctx context.Context, n int) (string, error) {
+			select {
+			case <-time.After(time.Duration(31-10*n) * time.Minute):
+				return "", nil
+			case <-ctx.Done():
+				return "", ctx.Err()
+			}
+		})
+		p := s.spawn("b1", w, w.Schedule("m", pawl.Cron("*/5 * * * *", "UTC"), instant, pawl.Overlap(pawl.OverlapAllow)))
+		time.Sleep(11 * time.Minute) // bubble: the first ends after 26 minutes, the second after 21
+		must(t, p.EditSchedule(t.Context(), "m", func(x *pawl.ScheduleSpec) error { x.Overlap = pawl.OverlapBuffer; return nil }, ann))
+		time.Sleep(12 * time.Minute) // bubble
+		all := s.ledger("m")
+		if d := s.schedule("m"); d.Waits != all[0].Run {
+			t.Errorf("after 23 minutes it waits for %s, want the run of the first instant: %s", d.Waits, story(all))
+		}
+	})
+}

@@ -121,9 +121,6 @@ func (j *judgement) decide(due []int64, more bool, now int64) {
 	for late < len(due) && now-j.spec.look(due[late]) > lateAfter(late == len(due)-1) {
 		late++
 	}
-	if more {
-		late = len(due)
-	}
 	caught, why := late, reasonNoCatchUp // from here on they are caught up
 	switch j.spec.catchUp() {
 	case CatchUpLatest:
