@@ -403,3 +403,41 @@ func TestScheduleWaitsForTheLast(t *testing.T) {
 		}
 	})
 }
+
+// An instant that the jitter puts off is left to its time by what a person starts meanwhile.
+func TestScheduleJitterKeepsItsInstant(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		s.patient()
+		w := s.quick()
+		p := s.spawn("b1", w, w.Schedule("s00", pawl.Cron("0 * * * *", "UTC"), instant, pawl.Jitter(40*time.Minute)))
+		time.Sleep(time.Hour + 5*time.Second) // bubble
+		_, _, err := p.TriggerSchedule(t.Context(), "s00", pawl.Trigger{Act: ann})
+		must(t, err)
+		got, err := p.BackfillSchedule(t.Context(), "s00", bubbleStart.Add(30*time.Minute), bubbleStart.Add(time.Hour), ann)
+		if must(t, err); len(got) != 0 {
+			t.Errorf("backfilled %s", story(got))
+		}
+		time.Sleep(50 * time.Minute) // bubble
+		all := s.ledger("s00")
+		tells(t, all, "started started")
+		if !all[0].At.Equal(bubbleStart.Add(time.Hour)) {
+			t.Errorf("the first instant is %s, want 01:00", all[0].At)
+		}
+	})
+}
+
+// A schedule that was over and goes on has no instants of the time between.
+func TestScheduleGoesOnAfterItsEnd(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := s.quick()
+		p := s.spawn("b1", w, w.Schedule("m", pawl.Cron("*/10 * * * *", "UTC"), instant, pawl.Between(time.Time{}, bubbleStart.Add(15*time.Minute))))
+		time.Sleep(62 * time.Minute) // bubble
+		must(t, p.EditSchedule(t.Context(), "m", func(x *pawl.ScheduleSpec) error { x.Ends = time.Time{}; return nil }, ann))
+		time.Sleep(10 * time.Minute) // bubble
+		all := s.ledger("m")
+		tells(t, all, "started started")
+		if !all[1].At.Equal(bubbleStart.Add(70 * time.Minute)) {
+			t.Errorf("the second instant is %s, want 01:10", all[1].At)
+		}
+	})
+}
