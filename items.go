@@ -17,7 +17,7 @@ type ItemRows interface {
 	// Items returns up to q.Limit rows of a batch, in byte order of the item. Values are left out unless q.Values, and those
 	// longer than 4 KiB always; ValueSize tells.
 	Items(ctx context.Context, q ItemQuery) ([]ItemRow, error)
-	// EndedItems returns up to limit items of a batch after one, in byte order.
+	// EndedItems returns up to limit items of a batch whose ids come after after, in byte order; "" is before all.
 	EndedItems(ctx context.Context, run RunID, batch, after string, limit int) ([]EndedItem, error)
 	// ItemSteps returns, like Steps, the steps of items that have no row; with failed, also those of failed items.
 	ItemSteps(ctx context.Context, run RunID, after string, limit int, failed bool) ([]StepRow, error)

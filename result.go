@@ -74,10 +74,7 @@ func (e *Engine) awaitEnd(ctx context.Context, id RunID, h *here) (*RunRow, erro
 func (e *Engine) holds(id RunID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.ContainsFunc(e.workers, func(w *worker) bool {
-		x := w.holds(id)
-		return x != nil && x.hold.Err() == nil || x == nil && w.knows(id)
-	})
+	return slices.ContainsFunc(e.workers, func(w *worker) bool { return w.keeps(id) })
 }
 
 func (e *Engine) outcome(run *RunRow) ([]byte, error) {
@@ -119,6 +116,12 @@ func (e *Engine) changed(id RunID, final *RunRow) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ch := range e.waiters[id] {
+		if final != nil { // it says more than what has not been taken yet
+			select {
+			case <-ch:
+			default:
+			}
+		}
 		select {
 		case ch <- final:
 		default:

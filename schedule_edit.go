@@ -298,13 +298,17 @@ func (s *ScheduleSpec) canFollow(was *ScheduleSpec, coded bool) error {
 // decideNow decides about a schedule's due instants before it is changed, if this program can. It is no matter if not:
 // they are noted then.
 func (e *Engine) decideNow(ctx context.Context, name string) {
-	_, _, err := e.decideSchedules(ctx, func(ctx context.Context, tx Txn) ([]ScheduleRow, error) {
+	pick := func(ctx context.Context, tx Txn) ([]ScheduleRow, error) {
 		row, err := tx.Schedule(ctx, name)
 		if err != nil || !row.Coded && e.newest(row.Workflow, row.Version) == nil || row.Coded && e.schedules[name] == nil {
 			return nil, err
 		}
 		return []ScheduleRow{*row}, nil
-	}, new([]string))
+	}
+	n, busy, err := e.decideSchedules(ctx, pick, new([]string))
+	for err == nil && n > 0 && !busy { // there may be more than one decision takes
+		n, busy, err = e.decideSchedules(ctx, pick, new([]string))
+	}
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		e.log.Debug("a schedule could not be decided about before it is changed", "schedule", name, "err", err)
 	}

@@ -67,14 +67,13 @@ func weigh(row *ScheduleRow, spec *ScheduleSpec, ledger *known, now int64) *judg
 	if row.PausedAt == 0 {
 		j.unbuffer()
 	}
+	if j.full() { // it has no instants any more
+		j.advance(now)
+		return j
+	}
 	due, more := j.instants(now)
 	if row.PausedAt > 0 {
-		n := 0 // due before the pause
-		for n < len(due) && spec.look(due[n]) <= row.PausedAt {
-			n++
-		}
-		j.pass(due[:n], OccurrenceMissed, reasonPaused)
-		j.pass(due[n:], OccurrencePaused, reasonPaused)
+		j.pause(due)
 	} else {
 		j.decide(due, more, now)
 	}
@@ -163,6 +162,16 @@ func lateAfter(last bool) int64 {
 
 // full reports whether the schedule has started all the runs it may.
 func (j *judgement) full() bool { return j.spec.MaxRuns > 0 && j.row.Started >= j.spec.MaxRuns }
+
+// pause is for a schedule that is paused. What was due before that is missed.
+func (j *judgement) pause(due []int64) {
+	n := 0
+	for n < len(due) && j.spec.look(due[n]) <= j.row.PausedAt {
+		n++
+	}
+	j.pass(due[:n], OccurrenceMissed, reasonPaused)
+	j.pass(due[n:], OccurrencePaused, reasonPaused)
+}
 
 // pass notes instants that have no run.
 func (j *judgement) pass(due []int64, state OccurrenceState, why string) {
@@ -313,11 +322,11 @@ func account(row *ScheduleRow, spec *ScheduleSpec, ledger *known, now int64, why
 	for more := true; more; {
 		var due []int64
 		due, more = j.instants(now)
-		state := OccurrenceMissed
 		if row.PausedAt > 0 {
-			state, why = OccurrencePaused, reasonPaused
+			j.pause(due)
+		} else {
+			j.pass(due, OccurrenceMissed, why)
 		}
-		j.pass(due, state, why)
 	}
 	if all {
 		j.row.Upto = max(j.row.Upto, now)

@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -30,7 +31,12 @@ func (e *Engine) TriggerSchedule(ctx context.Context, name string, t Trigger) (o
 	if !t.At.IsZero() && outside(t.At) {
 		return o, false, fmt.Errorf("pawl: trigger %q at %v: want a time of the past, or zero for now", name, t.At)
 	}
-	e.decideNow(ctx, name) // what is due comes before it, and what waits for a run that has ended
+	if err := errors.Join(checkName("schedule name", name), checkName("By", t.By)); err != nil {
+		return o, false, fmt.Errorf("trigger %q: %w", name, err)
+	}
+	if t.At.IsZero() { // what is due comes before it, and what waits for a run that has ended
+		e.decideNow(ctx, name)
+	}
 	r := &round{e: e, begun: make(map[VersionID]int)}
 	r.now, err = e.momentOf(ctx, t.At)
 	if err != nil {
@@ -117,15 +123,29 @@ func triggered(ctx context.Context, tx Txn, name, key string, at int64) (*Occurr
 	if err != nil {
 		return nil, err
 	}
+	var found *OccurrenceRow
 	for i := range rows {
-		if rows[i].At == at && rows[i].Until == 0 { // its own row says more than a range
+		if rows[i].Until == 0 { // its own row says more than a range
 			return &rows[i], nil
 		}
+		spec, err := rows[i].spec()
+		if err != nil {
+			return nil, err
+		}
+		if spec.after(at-1) == at {
+			found = &rows[i]
+		}
 	}
-	if len(rows) > 0 {
-		return &rows[0], nil
+	return found, nil
+}
+
+// spec is whose timetable a range is of.
+func (o *OccurrenceRow) spec() (*ScheduleSpec, error) {
+	spec, err := (&ScheduleRow{Name: o.Schedule, Spec: o.Spec}).spec()
+	if err != nil {
+		return nil, fmt.Errorf("range from %s: %w", micros(o.At).Format(time.RFC3339), err)
 	}
-	return nil, nil
+	return spec, nil
 }
 
 // trigger decides about r.now.
@@ -141,7 +161,10 @@ func (r *round) trigger(ctx context.Context, tx Txn, row *ScheduleRow, t Trigger
 	j := &judgement{row: *row, spec: spec, streak: row.Streak}
 	j.sort(ledgers[row.Name])
 	j.start(r.now, OccurrenceStarted)
-	j.row.Upto, j.row.Started = row.Upto, row.Started // they are about the timetable
+	j.row.Upto, j.row.Started = row.Upto, row.Started // they are about the timetable …
+	if row.Due == 0 {                                 // … which has no instant left that this one could come before
+		j.row.Upto = max(row.Upto, r.now)
+	}
 	for i := range j.add {
 		j.add[i].Key, j.add[i].By = t.Key, t.By
 	}
@@ -167,8 +190,11 @@ func (r *round) trigger(ctx context.Context, tx Txn, row *ScheduleRow, t Trigger
 	return nil, fmt.Errorf("the instant %s was decided meanwhile: %w", micros(r.now).Format(time.RFC3339), ErrConflict)
 }
 
-// mostBackfill is how many instants one call backfills at most.
-const mostBackfill = 1000
+const (
+	// mostBackfill is how many instants one call backfills at most, and ledgerPage how many rows of the ledger are read at once.
+	mostBackfill = 1000
+	ledgerPage   = 4 * mostBackfill
+)
 
 // BackfillSchedule starts runs for the instants of the timetable from from to to, both included, that have none because
 // they were missed or paused, or were before the schedule was made. Those that have one, or were skipped, stay as they are.
@@ -320,9 +346,9 @@ func readLedger(ctx context.Context, tx Txn, name string, from, to int64) (*ledg
 			case row.Until == 0:
 				l.single[row.At] = row
 			case row.At > seen || seen == 0: // else it came with the page before, and covers the beginning of this one
-				spec, err := (&ScheduleRow{Name: name, Spec: row.Spec}).spec()
+				spec, err := row.spec()
 				if err != nil {
-					return nil, fmt.Errorf("range from %s: %w", micros(row.At).Format(time.RFC3339), err)
+					return nil, err
 				}
 				l.ranges, seen = append(l.ranges, &ledgerRange{row: row, spec: spec}), row.At
 			}
@@ -334,9 +360,6 @@ func readLedger(ctx context.Context, tx Txn, name string, from, to int64) (*ledg
 	}
 	return l, nil
 }
-
-// ledgerPage is how many rows of a ledger are read at once.
-const ledgerPage = 4 * mostBackfill
 
 // take notes that an instant gets a row of its own, if a range stands for it.
 func (l *ledgerRows) take(at int64) {

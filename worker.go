@@ -320,6 +320,16 @@ func (w *worker) knows(id RunID) bool {
 	return w.live[id] != nil || w.born[id]
 }
 
+// keeps is knows without what it has lost.
+func (w *worker) keeps(id RunID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if x := w.live[id]; x != nil {
+		return x.hold.Err() == nil
+	}
+	return w.born[id]
+}
+
 // drain waits for the executions to let go of their runs.
 func (w *worker) drain(stop context.CancelCauseFunc) error {
 	done := make(chan struct{})

@@ -23,7 +23,7 @@ func (p preparing) Connect(ctx context.Context) (driver.Conn, error) {
 	if !ok {
 		return c, nil
 	}
-	return &keeper{sqliteConn: full, kept: make(map[string]*statement)}, nil
+	return &keeper{sqliteConn: full, kept: make(map[string]*kept)}, nil
 }
 
 // sqliteConn is what the driver's connections can do and database/sql makes use of.
@@ -42,10 +42,11 @@ type sqliteConn interface {
 // time.
 type keeper struct {
 	sqliteConn
-	kept map[string]*statement
+	kept map[string]*kept
 }
 
-type statement struct {
+// kept is a prepared statement.
+type kept struct {
 	driver.Stmt
 	open bool // its rows are being read, so that it cannot be run
 }
@@ -67,7 +68,7 @@ func (k *keeper) forget() (err error) {
 }
 
 // statement gives the prepared statement of a text.
-func (k *keeper) statement(ctx context.Context, text string) (*statement, error) {
+func (k *keeper) statement(ctx context.Context, text string) (*kept, error) {
 	if st := k.kept[text]; st != nil {
 		return st, nil
 	}
@@ -80,7 +81,7 @@ func (k *keeper) statement(ctx context.Context, text string) (*statement, error)
 	if err != nil {
 		return nil, err
 	}
-	st := &statement{Stmt: prepared}
+	st := &kept{Stmt: prepared}
 	k.kept[text] = st
 	return st, nil
 }
@@ -127,7 +128,7 @@ type sqliteRows interface {
 // reading are rows of a kept statement.
 type reading struct {
 	sqliteRows
-	of *statement
+	of *kept
 }
 
 func (r *reading) Close() error {

@@ -474,12 +474,16 @@ func (t *txn) OccurrencesAhead(ctx context.Context, names []string) (all []pawl.
 		if err != nil {
 			return nil, fmt.Errorf("read what %d schedules have ahead: %w", len(part), err)
 		}
-		for name, at := range first {
-			some, err := t.Within(ctx, name, at, math.MaxInt64, mostAhead)
+		for _, name := range part {
+			at, has := first[name]
+			if !has {
+				continue
+			}
+			rows, err := t.Within(ctx, name, at, math.MaxInt64, mostAhead)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, some...)
+			all = append(all, rows...)
 		}
 	}
 	return all, nil

@@ -70,7 +70,7 @@ const (
 	selectSteps = stepPage + ` WHERE run = $1 AND name > $2 AND name NOT LIKE '%//%' ORDER BY name LIMIT $3`
 
 	selectClaimedSteps = stepPage + `
-WHERE run {anyof}SELECT id FROM pawl_runs{byowner} WHERE owner = $1 AND token = $2 AND epoch > 1{end} AND batch IS NULL
+WHERE run {anyof}SELECT id FROM pawl_runs{byowner} WHERE owner = $1 AND token = $2 AND epoch > 1{end} AND name NOT LIKE '%//%'
 ORDER BY run, name LIMIT $3`
 )
 
