@@ -211,8 +211,8 @@ func (r *report) waitingAims() (all []aim) {
 			}
 			what := fmt.Sprintf("waiting, %s, %s asleep", st, thousands(float64(c.Queued)))
 			all = append(all, most(what, 50, " MB", c, rssOf),
-				most("1,000 due at once, after that by 1,000 jobs' time and a poll, "+what, 1.5, "", c,
-					func(r Result) float64 { return max(0, r.Woken-pollMillis) / r.Jobs }))
+				most("1,000 due at once, as a share of 1.5 times the time of 1,000 jobs and a poll, "+what, 1, "", c,
+					func(r Result) float64 { return r.Woken / (1.5*r.Jobs + pollMillis) }))
 		}
 	}
 	return all
