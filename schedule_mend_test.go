@@ -234,6 +234,7 @@ func TestScheduleBackfillOtherRevision(t *testing.T) {
 // A timetable that code changes while an instant is due decides about that one as it was.
 func TestScheduleDeployWhileDue(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
+		s.patient()
 		w := s.quick()
 		s.spawnFor(time.Second, w, w.Schedule("m", pawl.Cron("0 * * * *", "UTC"), instant))
 		time.Sleep(90 * time.Minute) // bubble
@@ -300,6 +301,7 @@ func TestScheduleBackfillBehindManyRows(t *testing.T) {
 // The database's clock jumps back and forth. No instant comes twice or is left out, and none is made up for by many runs.
 func TestScheduleClockJumps(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
+		s.patient()
 		var off atomic.Int64
 		store, err := sqlite.Open(s.path, &sqlite.Options{Hooks: &hooks.Store{WallLease: true, Wall: func() time.Duration { return time.Duration(off.Load()) }}})
 		must(t, err)
@@ -429,6 +431,7 @@ func TestScheduleJitterKeepsItsInstant(t *testing.T) {
 // A schedule that was over and goes on has no instants of the time between.
 func TestScheduleGoesOnAfterItsEnd(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
+		s.patient()
 		w := s.quick()
 		p := s.spawn("b1", w, w.Schedule("m", pawl.Cron("*/10 * * * *", "UTC"), instant, pawl.Between(time.Time{}, bubbleStart.Add(15*time.Minute))))
 		time.Sleep(62 * time.Minute) // bubble

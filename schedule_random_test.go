@@ -15,7 +15,7 @@ import (
 // Whatever people, deploys and gaps without workers do to a schedule, each minute has one row of its own or is one of those that
 // a range counts, and the next instant is to come.
 func TestScheduleAtRandom(t *testing.T) {
-	for seed := range uint64(upTo(8, 200)) {
+	for seed := range uint64(upTo(5, 200)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			scene(t, func(t *testing.T, s *stage) {
 				s.patient()

@@ -32,6 +32,7 @@ func TestScheduleTriggerOfAnUndecidedInstant(t *testing.T) {
 	for name, pause := range map[string]bool{"paused": true, "not caught up": false} {
 		t.Run(name, func(t *testing.T) {
 			scene(t, func(t *testing.T, s *stage) {
+				s.patient()
 				w := s.quick()
 				table := w.Schedule("m", pawl.Cron("0 * * * *", "UTC"), instant, pawl.CatchUp(pawl.CatchUpNone, 0))
 				s.spawnFor(65*time.Minute, w, table)
