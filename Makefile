@@ -59,9 +59,8 @@ bench: ## measures beside hand-written floors, DBOS and River, and writes docs/b
 	@scripts/need-postgres || echo "bench: without PostgreSQL only SQLite is measured"
 	cd bench && go run . $(if $(QUICK),-quick,-rounds $(ROUNDS) -write ../docs/benchmarks.md)
 
-lint: ## gofmt, go vet and golangci-lint (the first run compiles it: about 3 minutes on 2 cores)
+lint: ## gofmt and golangci-lint, with go vet in it (the first run compiles it: about 3 minutes on 2 cores)
 	@bad=$$(gofmt -l .) && if [ -n "$$bad" ]; then echo "gofmt -w these:"; echo "$$bad"; exit 1; fi
-	go vet ./...
 	CGO_ENABLED=0 go run -gcflags='all=-N -l' $(GOLANGCI) run ./... # compiled for one run: without optimizing it
 
 cover: ## tests with coverage, into cover.out and cover.html
