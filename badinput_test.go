@@ -337,14 +337,14 @@ func TestForeignGoroutine(t *testing.T) {
 		w := flow("two", "v1", func(run *pawl.Run, in string) (string, error) {
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				time.Sleep(time.Second)
+				time.Sleep(time.Second) // bubble
 				_, second = s.rep(run, "b", in)
 			})
 			v, err := s.rep(run, "a", in)
 			wg.Wait()
 			return v, err
 		})
-		s.on("a", func(context.Context, int) (string, error) { time.Sleep(2 * time.Second); return "A", nil })
+		s.on("a", func(context.Context, int) (string, error) { time.Sleep(2 * time.Second); return "A", nil }) // bubble
 		s.spawn("b1", w)
 		result(t, s.reach(begin(s, w, "x"), pawl.Succeeded), "A")
 		mentions(t, second, "b", "Group")

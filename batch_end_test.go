@@ -3,6 +3,7 @@ package pawl_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -32,13 +33,7 @@ func TestCancelCompensatesItems(t *testing.T) {
 					return id, nil
 				}
 				w := flow("w", "v1", func(run *pawl.Run, in string) (string, error) {
-					if how == "group" {
-						g := run.Group()
-						g.Go(func(run *pawl.Run) error { _, err := item(run, "a"); return err })
-						return "", g.Wait()
-					}
-					_, err := pawl.Batch(run, "rows", []string{"a"}, self, item)
-					return "", err
+					return "", inBranch(run, how, item)
 				})
 				s.spawn("b1", w)
 				var o []pawl.StartOption
@@ -88,13 +83,7 @@ func TestItemCompensationThatWaits(t *testing.T) {
 						return id, err
 					}
 					w := flow("w", "v1", func(run *pawl.Run, _ string) (string, error) {
-						if in == "group" {
-							g := run.Group()
-							g.Go(func(run *pawl.Run) error { _, err := item(run, "a"); return err })
-							return "", g.Wait()
-						}
-						_, err := pawl.Batch(run, "rows", []string{"a"}, self, item)
-						return "", err
+						return "", inBranch(run, in, item)
 					})
 					p := s.spawn("b1", w)
 					id := begin(s, w, "x")
@@ -135,13 +124,7 @@ func TestItemCompensationSurvivesACrash(t *testing.T) {
 					return id, err
 				}
 				w := flow("w", "v1", func(run *pawl.Run, _ string) (string, error) {
-					if in == "group" {
-						g := run.Group()
-						g.Go(func(run *pawl.Run) error { _, err := item(run, "a"); return err })
-						return "", g.Wait()
-					}
-					_, err := pawl.Batch(run, "rows", []string{"a"}, self, item)
-					return "", err
+					return "", inBranch(run, in, item)
 				})
 				p = s.spawn("b1", w)
 				id := begin(s, w, "x")
@@ -248,4 +231,35 @@ func TestScheduleFollowsAChain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// inBranch runs an item in a group, or as the only one of a batch.
+func inBranch(run *pawl.Run, how string, item func(*pawl.Run, string) (string, error)) error {
+	if how == "group" {
+		g := run.Group()
+		g.Go(func(run *pawl.Run) error { _, err := item(run, "a"); return err })
+		return g.Wait()
+	}
+	_, err := pawl.Batch(run, "rows", []string{"a"}, self, item)
+	return err
+}
+
+// A batch that goes on knows the first failure of before, as it was.
+func TestBatchKeepsItsFirstFailure(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		w := flow("w", "v1", func(run *pawl.Run, _ string) (string, error) {
+			_, err := pawl.Batch(run, "rows", []string{"c", "b", "a"}, self, func(run *pawl.Run, id string) (string, error) {
+				if id == "a" {
+					return id, pawl.Sleep(run, "nap", 5*time.Second)
+				}
+				return id, errors.New("no " + id)
+			})
+			return "", err
+		})
+		s.spawn("b1", w)
+		d := s.reach(begin(s, w, "x"), pawl.Failed)
+		if d.Fault == nil || !strings.Contains(d.Fault.Message, "no b") {
+			t.Errorf("the run has failed by %+v, want the failure of b", d.Fault)
+		}
+	})
 }

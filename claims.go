@@ -46,7 +46,7 @@ func (w *worker) claims(ctx context.Context) {
 		}
 		searched = time.Now()
 		got, full, err := w.claimOnce(ctx)
-		next := min(w.e.o.poll(), search)
+		next := w.e.o.poll()
 		switch {
 		case err != nil:
 			w.e.log.Log(ctx, failure(ctx), "claim failed", "worker", w.id.ID, "err", err)
@@ -57,7 +57,7 @@ func (w *worker) claims(ctx context.Context) {
 			next = fruitless
 			fruitless = min(2*fruitless, max(w.e.o.poll()/10, lookAgain))
 		}
-		timer.Reset(next)
+		timer.Reset(min(next, search))
 	}
 }
 

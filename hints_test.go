@@ -331,6 +331,33 @@ func TestResultOfARunThatIsHere(t *testing.T) {
 	})
 }
 
+// A lost worker's run is found within a sixth of a lease after that has ended, however long a poll is.
+func TestLostWorkerIsFoundBetweenPolls(t *testing.T) {
+	scene(t, func(t *testing.T, s *stage) {
+		s.opts.Poll = 24 * time.Hour
+		var second time.Time
+		s.on("a", func(ctx context.Context, n int) (string, error) {
+			if n == 1 {
+				return "", sleep(ctx, time.Hour)
+			}
+			second = time.Now()
+			return "A", nil
+		})
+		w := flow("w", "v1", func(run *pawl.Run, in string) (string, error) { return s.rep(run, "a", in) })
+		p := s.spawn("b1", w)
+		id := begin(s, w, "x")
+		time.Sleep(time.Minute) // bubble
+		s.spawn("b1", w)
+		time.Sleep(2 * time.Minute) // bubble: it has looked often, in vain
+		p.kill()
+		died := time.Now()
+		s.reach(id, pawl.Succeeded)
+		if took, most := second.Sub(died), s.opts.Lease+s.opts.Lease/6+100*time.Millisecond; took > most {
+			t.Errorf("the run went on after %v, want %v at most", took, most)
+		}
+	})
+}
+
 // viewed counts how often a store is read.
 type viewed struct {
 	pawl.Store

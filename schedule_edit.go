@@ -18,66 +18,77 @@ const keepOccurrences = keepKeys
 // reconcile stores what code declares. Of a schedule that it declares otherwise than before, the instants that are due are
 // decided about first, as the ones that they were.
 func (e *Engine) reconcile(ctx context.Context) error {
-	due, err := e.reconcileAll(ctx, slices.Sorted(maps.Keys(e.schedules)), true)
-	if err != nil {
-		return err
-	}
-	for _, name := range due {
-		e.decideNow(ctx, name)
-	}
-	_, err = e.reconcileAll(ctx, due, false)
-	return err
-}
-
-// reconcileAll leaves out, and returns, what is due and would change, if it is to wait.
-func (e *Engine) reconcileAll(ctx context.Context, all []string, wait bool) (due []string, err error) {
-	for names := range chunks(all, decideBatch) {
-		var later []string
-		err := e.update(ctx, func(ctx context.Context, tx Txn) error {
-			later = nil
+	for names := range chunks(slices.Sorted(maps.Keys(e.schedules)), decideBatch) {
+		err := e.decideFully(ctx, func(ctx context.Context, tx Txn) ([]ScheduleRow, error) { return e.changing(ctx, tx, names) })
+		if err != nil { // they are noted then
+			e.log.Warn("what is due could not be decided about before code changes schedules", "err", err)
+		}
+		err = e.update(ctx, func(ctx context.Context, tx Txn) error {
 			now, err := tx.Now(ctx)
 			if err != nil {
 				return err
 			}
 			for _, name := range names {
-				waits, err := e.reconcileOne(ctx, tx, e.schedules[name], now, wait)
-				if err != nil {
+				if err := e.reconcileOne(ctx, tx, e.schedules[name], now); err != nil {
 					return fmt.Errorf("pawl: schedule %q: %w", name, err)
-				}
-				if waits {
-					later = append(later, name)
 				}
 			}
 			return nil
 		})
 		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changing are those of the schedules that are due and that code declares otherwise than before.
+func (e *Engine) changing(ctx context.Context, tx Txn, names []string) (due []ScheduleRow, err error) {
+	now, err := tx.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		row, err := tx.Schedule(ctx, name)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err != nil {
 			return nil, err
 		}
-		due = append(due, later...)
+		spec := &e.schedules[name].spec
+		hash, err := spec.hash()
+		if err != nil {
+			return nil, err
+		}
+		follows := row.Coded && !row.Edited && row.Workflow == spec.Workflow
+		if follows && row.Due > 0 && row.Due <= now && !bytes.Equal(row.CodeHash, hash) {
+			due = append(due, *row)
+		}
 	}
 	return due, nil
 }
 
-func (e *Engine) reconcileOne(ctx context.Context, tx Txn, s *Schedule, now int64, wait bool) (waits bool, err error) {
+func (e *Engine) reconcileOne(ctx context.Context, tx Txn, s *Schedule, now int64) error {
 	hash, err := s.spec.hash()
 	if err != nil {
-		return false, err
+		return err
 	}
 	row := &ScheduleRow{Name: s.spec.Name, Coded: true, CodeHash: hash}
 	if err := row.begin(&s.spec, now); err != nil {
-		return false, err
+		return err
 	}
 	if isNew, err := tx.InsertSchedule(ctx, row); err != nil || isNew {
-		return false, err
+		return err
 	}
 	if row, err = tx.Schedule(ctx, s.spec.Name); err != nil {
-		return false, err
+		return err
 	}
 	switch {
 	case !row.Coded:
-		return false, fmt.Errorf("one of that name was made by hand, for workflow %q: delete it, or choose another name: %w", row.Workflow, ErrConflict)
+		return fmt.Errorf("one of that name was made by hand, for workflow %q: delete it, or choose another name: %w", row.Workflow, ErrConflict)
 	case row.Workflow != s.spec.Workflow:
-		return false, fmt.Errorf("one of that name is of workflow %q, and not of %q: delete it, or choose another name: %w", row.Workflow, s.spec.Workflow, ErrConflict)
+		return fmt.Errorf("one of that name is of workflow %q, and not of %q: delete it, or choose another name: %w", row.Workflow, s.spec.Workflow, ErrConflict)
 	}
 	differs := !bytes.Equal(row.CodeHash, hash)
 	if differs && row.Edited {
@@ -86,16 +97,13 @@ func (e *Engine) reconcileOne(ctx context.Context, tx Txn, s *Schedule, now int6
 	}
 	if !differs {
 		if row.Version == s.spec.Version {
-			return false, nil
+			return nil
 		}
 		row.Version = s.spec.Version
-		return false, tx.SaveSchedules(ctx, []ScheduleRow{*row})
-	}
-	if wait && row.Due > 0 && row.Due <= now {
-		return true, nil
+		return tx.SaveSchedules(ctx, []ScheduleRow{*row})
 	}
 	row.CodeHash = hash
-	return false, e.revise(ctx, tx, row, &s.spec, now, Act{By: "code", Reason: "declared otherwise than before"})
+	return e.revise(ctx, tx, row, &s.spec, now, Act{By: "code", Reason: "declared otherwise than before"})
 }
 
 // begin makes the row that of a new schedule.
@@ -305,13 +313,17 @@ func (e *Engine) decideNow(ctx context.Context, name string) {
 		}
 		return []ScheduleRow{*row}, nil
 	}
-	n, busy, err := e.decideSchedules(ctx, pick, new([]string))
-	for err == nil && n > 0 && !busy { // there may be more than one decision takes
-		n, busy, err = e.decideSchedules(ctx, pick, new([]string))
-	}
-	if err != nil && !errors.Is(err, ErrNotFound) {
+	if err := e.decideFully(ctx, pick); err != nil && !errors.Is(err, ErrNotFound) {
 		e.log.Debug("a schedule could not be decided about before it is changed", "schedule", name, "err", err)
 	}
+}
+
+// decideFully decides about schedules until nothing of them is due any more: there may be more than one decision takes.
+func (e *Engine) decideFully(ctx context.Context, pick func(context.Context, Txn) ([]ScheduleRow, error)) (err error) {
+	for n := 1; err == nil && n > 0; {
+		n, _, err = e.decideSchedules(ctx, pick, new([]string))
+	}
+	return err
 }
 
 // PauseSchedule lets the schedule start no runs, from the commit on and for all processes, until [Engine.ResumeSchedule].

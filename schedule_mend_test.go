@@ -99,12 +99,7 @@ func TestScheduleMaxRunsRejected(t *testing.T) {
 // A range is backfilled in parts, the newest first.
 func TestScheduleBackfillParts(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		w := s.quick()
-		table := w.Schedule("m", pawl.Cron("* * * * *", "UTC"), instant)
-		s.spawnFor(time.Second, w, table)
-		time.Sleep(40 * time.Hour) // bubble
-		p := s.spawn("b1", w, table)
-		time.Sleep(10 * time.Second) // bubble
+		p := s.afterGap(s.quick(), "* * * * *", 40*time.Hour)
 		at := func(m int) time.Time { return bubbleStart.Add(time.Duration(m) * time.Minute) }
 		for _, from := range []int{6, 1} {
 			got, err := p.BackfillSchedule(t.Context(), "m", at(from), at(from+4), ann)
@@ -202,12 +197,7 @@ func TestScheduleAheadIsJudgedOnce(t *testing.T) {
 // Instants of a newer timetable that are backfilled take nothing from a range that the former one has left.
 func TestScheduleBackfillOtherRevision(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		w := s.quick()
-		table := w.Schedule("m", pawl.Cron("*/2 * * * *", "UTC"), instant)
-		s.spawnFor(time.Second, w, table)
-		time.Sleep(40 * time.Hour) // bubble
-		p := s.spawn("b1", w, table)
-		time.Sleep(10 * time.Second) // bubble
+		p := s.afterGap(s.quick(), "*/2 * * * *", 40*time.Hour)
 		missed := func() (n, odd int) {
 			for _, o := range s.ledger("m") {
 				switch {
@@ -276,12 +266,7 @@ func TestScheduleTriggerBehindABuffered(t *testing.T) {
 // A backfill finds what was missed behind more rows than are read at once.
 func TestScheduleBackfillBehindManyRows(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		w := s.quick()
-		table := w.Schedule("m", pawl.Cron("* * * * *", "UTC"), instant)
-		s.spawnFor(time.Second, w, table)
-		time.Sleep(20*time.Minute + time.Second) // bubble
-		p := s.spawn("b1", w, table)
-		time.Sleep(time.Second) // bubble
+		p := s.afterGap(s.quick(), "* * * * *", 20*time.Minute+time.Second)
 		many := make([]pawl.OccurrenceRow, 4500)
 		for i := range many {
 			many[i] = pawl.OccurrenceRow{Schedule: "m", At: bubbleStart.Add(90*time.Second).UnixMicro() + int64(i), Count: 1,
@@ -443,4 +428,15 @@ func TestScheduleGoesOnAfterItsEnd(t *testing.T) {
 			t.Errorf("the second instant is %s, want 01:10", all[1].At)
 		}
 	})
+}
+
+// afterGap is a worker of schedule m, whose instants of a while were missed: none was there since the schedule was made.
+func (s *stage) afterGap(w *pawl.Workflow[string, string], expr string, gap time.Duration) *proc {
+	s.t.Helper()
+	table := w.Schedule("m", pawl.Cron(expr, "UTC"), instant)
+	s.spawnFor(time.Second, w, table)
+	time.Sleep(gap) // bubble
+	p := s.spawn("b1", w, table)
+	time.Sleep(10 * time.Second) // bubble
+	return p
 }

@@ -334,6 +334,9 @@ func account(row *ScheduleRow, spec *ScheduleSpec, ledger *known, now int64, why
 	return j
 }
 
+// has reports whether the instant is one of the schedule's.
+func (s *ScheduleSpec) has(at int64) bool { return s.after(at-1) == at }
+
 // at is an instant in the timetable's zone.
 func (s *ScheduleSpec) at(instant int64) time.Time {
 	return time.UnixMicro(instant).In(s.When.Location())

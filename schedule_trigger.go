@@ -132,7 +132,7 @@ func triggered(ctx context.Context, tx Txn, name, key string, at int64) (*Occurr
 		if err != nil {
 			return nil, err
 		}
-		if spec.after(at-1) == at {
+		if spec.has(at) {
 			found = &rows[i]
 		}
 	}
@@ -161,9 +161,9 @@ func (r *round) trigger(ctx context.Context, tx Txn, row *ScheduleRow, t Trigger
 	j := &judgement{row: *row, spec: spec, streak: row.Streak}
 	j.sort(ledgers[row.Name])
 	j.start(r.now, OccurrenceStarted)
-	j.row.Upto, j.row.Started = row.Upto, row.Started // they are about the timetable …
-	if row.Due == 0 {                                 // … which has no instant left that this one could come before
-		j.row.Upto = max(row.Upto, r.now)
+	j.row.Upto, j.row.Started = row.Upto, row.Started // they are about the timetable
+	if row.Due == 0 {
+		j.row.Upto = max(row.Upto, r.now) // no instant is left that this one could be ahead of
 	}
 	for i := range j.add {
 		j.add[i].Key, j.add[i].By = t.Key, t.By
@@ -345,7 +345,7 @@ func readLedger(ctx context.Context, tx Txn, name string, from, to int64) (*ledg
 			switch {
 			case row.Until == 0:
 				l.single[row.At] = row
-			case row.At > seen || seen == 0: // else it came with the page before, and covers the beginning of this one
+			case row.At > seen: // else it came with the page before, and covers the beginning of this one
 				spec, err := row.spec()
 				if err != nil {
 					return nil, err
@@ -364,7 +364,7 @@ func readLedger(ctx context.Context, tx Txn, name string, from, to int64) (*ledg
 // take notes that an instant gets a row of its own, if a range stands for it.
 func (l *ledgerRows) take(at int64) {
 	for _, r := range l.ranges {
-		if r.row.At <= at && at <= r.row.Until && r.spec.after(at-1) == at {
+		if r.row.At <= at && at <= r.row.Until && r.spec.has(at) {
 			r.taken = append(r.taken, at)
 		}
 	}

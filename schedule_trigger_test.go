@@ -55,12 +55,7 @@ func TestScheduleTriggerOfAnUndecidedInstant(t *testing.T) {
 // A range stands for the instants of its timetable, and for no other time.
 func TestScheduleTriggerInsideARange(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		w := s.quick()
-		table := w.Schedule("m", pawl.Cron("* * * * *", "UTC"), instant)
-		s.spawnFor(time.Second, w, table)
-		time.Sleep(40 * time.Hour) // bubble
-		p := s.spawn("b1", w, table)
-		time.Sleep(10 * time.Second) // bubble
+		p := s.afterGap(s.quick(), "* * * * *", 40*time.Hour)
 		for _, c := range []struct {
 			at    time.Duration
 			isNew bool
