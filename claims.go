@@ -10,8 +10,13 @@ import (
 	"github.com/pawlrun/pawl/internal/hooks"
 )
 
-// lookAgain is how long after a claim that found too little the store is first asked when the next run is due.
-const lookAgain = 5 * time.Millisecond
+const (
+	// lookAgain is how long after a claim that found too little the store is first asked when the next run is due.
+	lookAgain = 5 * time.Millisecond
+	// gather is how long a free slot waits for others while more is due than there are slots: a claim of many costs hardly more
+	// than one of few.
+	gather = 2 * time.Millisecond
+)
 
 // claims takes due runs while ctx lives. It is woken by starts in this process and, while more was due than there were
 // slots, by their ends; otherwise it polls, also when another process hints. A poll only reads when the next run is due.
@@ -20,23 +25,31 @@ func (w *worker) claims(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	search, searched := w.e.o.lease()/6, time.Time{}
-	fruitless := lookAgain
+	fruitless, gathers := lookAgain, false
 	for {
 		look := false // only whether anything is due
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-			look = true
+			look = !gathers
 		case <-w.heard:
 			look = w.e.oneWriter() // elsewhere a claim that gets nothing costs no more than the look
 		case <-w.e.wake:
 			fruitless = lookAgain
 		case <-w.freed:
-			if w.isIdle() {
+			switch {
+			case w.isIdle():
+				continue
+			case !w.roomy():
+				if !gathers {
+					gathers = true
+					timer.Reset(gather)
+				}
 				continue
 			}
 		}
+		gathers = false
 		// However often it is woken, it does not put off the search for lost workers.
 		if left := search - time.Since(searched); look && left > 0 {
 			if next := w.nextDue(ctx); next > 0 {
@@ -74,6 +87,13 @@ func (w *worker) isIdle() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.idle
+}
+
+// roomy reports whether half of the slots are free.
+func (w *worker) roomy() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return 2*w.free() >= w.e.o.slots()
 }
 
 // nextDue is how long a worker may sleep: until the next run is due, at most one poll. 0 or less means that one is due.
@@ -144,7 +164,7 @@ func (w *worker) reserve(row *RunRow) (ok bool) {
 	}
 	row.State, row.Epoch, row.Token, row.Owner, row.Builds = Running, 1, rand.Int64(), w.id.ID, w.id.Build
 	w.born[row.ID] = true
-	w.wg.Add(1) // so that the worker does not end before it is known what became of the start
+	w.crew.busy.Add(1) // so that the worker does not end before it is known what became of the start
 	return true
 }
 
@@ -153,7 +173,7 @@ func (w *worker) unreserve(id RunID) {
 	w.mu.Lock()
 	delete(w.born, id)
 	w.mu.Unlock()
-	w.wg.Done()
+	w.crew.busy.Done()
 	w.beatSoon()
 	w.free1()
 }
@@ -184,12 +204,12 @@ func (w *worker) begin(c Claimed, early *journal, h *here) {
 	w.mu.Unlock()
 	x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
 	unwatch := x.watch()
-	w.wg.Go(func() {
+	w.crew.do(func() {
 		defer w.over(x, func() { unhook(); unwatch() }, h) // deferred, because the body may end the goroutine by Goexit
 		x.run()
 	})
 	if born {
-		w.wg.Done()
+		w.crew.busy.Done()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/pawlrun/pawl/fault"
@@ -45,19 +46,56 @@ func (q *write) change() (c Change, ok bool) {
 	for i := range q.ops {
 		op := &q.ops[i]
 		switch {
+		case !op.shares():
+			return c, false
 		case op.item != nil:
 			c.Items = append(c.Items, op.item)
-		case op.mark, op.lost != nil, op.entry != nil, op.also != nil, op.lane != nil:
-			return c, false
 		case op.insert:
 			c.Insert = append(c.Insert, op.row)
-		case (op.effects || op.timer) && op.row.State == StepSucceeded: // an intent of this claim
-			c.Settle = append(c.Settle, op.row)
 		default:
-			return c, false
+			c.Settle = append(c.Settle, op.row)
 		}
 	}
 	return c, q.end == nil || q.changeEnd(&c)
+}
+
+// shares reports whether the op is of the kind that may share a transaction with those of other runs.
+func (op *stepOp) shares() bool {
+	switch {
+	case op.item != nil:
+		return true
+	case op.mark, op.lost != nil, op.entry != nil, op.also != nil, op.lane != nil:
+		return false
+	case op.insert:
+		return true
+	}
+	return (op.effects || op.timer) && op.row.State == StepSucceeded // an intent of this claim
+}
+
+// manyOps are more than should be written statement by statement because of one among them that needs it.
+const manyOps = 8
+
+// apart gives ops in parts that may be written one after the other. In a transaction of its own each op is a statement or more,
+// so many that may share one are not dragged along by one that may not.
+func apart(ops []stepOp) [][]stepOp {
+	first := slices.IndexFunc(ops, func(op stepOp) bool { return !op.shares() })
+	if first < 0 || len(ops) < manyOps {
+		return [][]stepOp{ops}
+	}
+	last := first
+	for i := first; i < len(ops); i++ {
+		if !ops[i].shares() {
+			last = i
+		}
+	}
+	var parts [][]stepOp
+	if first >= manyOps {
+		parts, ops, last = append(parts, ops[:first]), ops[first:], last-first
+	}
+	if len(ops)-last > manyOps {
+		return append(parts, ops[:last+1], ops[last+1:])
+	}
+	return append(parts, ops)
 }
 
 // changeEnd adds the run's end, if nothing else has to be looked at or written with it.

@@ -329,24 +329,41 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 	if len(all) == 0 && end == nil {
 		return nil
 	}
-	q := x.write(all, end)
+	for _, part := range apart(all) {
+		all = all[len(part):]
+		var last *runEnd
+		if len(all) == 0 {
+			last = end
+		}
+		if err := x.land(part, last); err != nil {
+			if !errors.Is(err, errUnstorable) {
+				x.lose(err)
+				x.report(part)
+				x.report(all)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// land writes ops, and the run's end, as a whole.
+func (x *execution) land(ops []stepOp, end *runEnd) error {
+	q := x.write(ops, end)
 	err := x.e.writer.write(x.hold, q)
 	x.final = q.final
-	switch {
-	case errors.Is(err, errUnstorable):
+	if errors.Is(err, errUnstorable) {
 		x.mu.Lock()
+		defer x.mu.Unlock()
 		x.spoiled = err
-		x.mu.Unlock()
-		return err
-	case err != nil:
-		x.lose(err)
-		x.report(all)
+	}
+	if err != nil {
 		return err
 	}
-	x.durable(len(all))
-	for i := range all {
-		if row := all[i].row; row != nil && row.State != StepInFlight && !all[i].mark {
-			x.e.hooks.Reach(hooks.ResultWritten, string(x.row.ID), all[i].row.Name)
+	x.durable(len(ops))
+	for i := range ops {
+		if row := ops[i].row; row != nil && row.State != StepInFlight && !ops[i].mark {
+			x.e.hooks.Reach(hooks.ResultWritten, string(x.row.ID), row.Name)
 		}
 	}
 	return nil

@@ -22,13 +22,13 @@ type worker struct {
 	has   []VersionID
 	space string
 
-	stopping  atomic.Bool   // begin no step any more; set under the engine's mutex
-	freed     chan struct{} // capacity 1: a slot is free again
-	beat      chan struct{} // capacity 1: renew now
-	heard     chan struct{} // capacity 1: a hint of another process
-	tables    chan struct{} // capacity 1: look at schedules now
-	claiming  atomic.Int64  // claims sent; odd while one is in flight
-	wg        sync.WaitGroup
+	stopping  atomic.Bool     // begin no step any more; set under the engine's mutex
+	freed     chan struct{}   // capacity 1: a slot is free again
+	beat      chan struct{}   // capacity 1: renew now
+	heard     chan struct{}   // capacity 1: a hint of another process
+	tables    chan struct{}   // capacity 1: look at schedules now
+	claiming  atomic.Int64    // claims sent; odd while one is in flight
+	crew      *crew           // executes runs
 	cleanup   sync.WaitGroup  // evidence on its way …
 	reports   context.Context // … and how long that is tried
 	strangers []string        // schedules that are not in this build's code; their loop's own
@@ -95,6 +95,7 @@ func (e *Engine) Work(ctx context.Context) error {
 	e.dismiss(w)
 	e.log.Info("worker stops", "worker", w.id.ID, "running", w.running(), "drain", e.o.drain())
 	err = w.drain(stop)
+	w.crew.leave(err == nil)
 	endLoops()
 	bg.Wait()
 	last := time.AfterFunc(evidenceTimeout, endReports)
@@ -114,7 +115,7 @@ func (e *Engine) Work(ctx context.Context) error {
 func newWork(ctx context.Context, e *Engine) (*worker, error) {
 	me := host.Self()
 	w := &worker{e: e, has: e.Workflows(), beat: make(chan struct{}, 1), freed: make(chan struct{}, 1),
-		heard: make(chan struct{}, 1), tables: make(chan struct{}, 1), live: make(map[RunID]*execution), born: make(map[RunID]bool)}
+		heard: make(chan struct{}, 1), tables: make(chan struct{}, 1), crew: newCrew(), live: make(map[RunID]*execution), born: make(map[RunID]bool)}
 	w.id = WorkerRow{ID: newWorkerID(), Lease: e.o.lease(), Hostname: host.Describe(), Machine: me.Machine, Boot: me.Boot,
 		PIDNS: me.PIDNS, PID: me.PID, ProcessStart: me.Start, Build: e.build()}
 	if err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
@@ -334,7 +335,7 @@ func (w *worker) keeps(id RunID) bool {
 func (w *worker) drain(stop context.CancelCauseFunc) error {
 	done := make(chan struct{})
 	go func() {
-		w.wg.Wait()
+		w.crew.busy.Wait()
 		close(done)
 	}()
 	if w.await(done, w.e.o.drain()) {

@@ -12,7 +12,7 @@ import (
 
 // The claim is one statement, unless a queue has something to heed: every arm takes the due runs of one workflow version, queue
 // and priority from pawl_runs_claim, the last one those of expired owners from pawl_runs_owner, and the update takes the
-// oldest of all, after their head start. Seven things are on purpose:
+// oldest of all, after their head start. Eight things are on purpose:
 //
 //   - The ids come through {anyof}, which stays a look-up by primary key; a join can flip to a scan of all runs. {byid} does
 //     the same for SQLite.
@@ -21,15 +21,17 @@ import (
 //     statement anew for each value.
 //   - Owners are believed to be lost only while the store's clock is where the worker expects it: a clock that has just
 //     stepped expires every lease at once, before any heartbeat can have noticed.
-//   - taken_state, taken_owner and taken_claimed get the old values, because RETURNING has only the new ones.
+//   - taken_state, taken_owner and taken_claimed get the old values, because RETURNING has only the new ones; the last one, for a
+//     run that nobody had, gets when it was due.
 //   - The statement itself looks whether a queue is free, so that a pause holds from its commit on, whatever this process
 //     knows. A backlog that may not be touched is not read.
 //   - An arm has a priority, and is read in the order of the index up to what is due: what is due later is not read.
+//   - It may be read from where the last claim stopped, see [backlog].
 const (
 	claimHead = `WITH take AS MATERIALIZED (SELECT id FROM (`
 	claimArm  = `SELECT id, due - CAST(%[4]s AS BIGINT) * 60000000 AS due FROM (SELECT id, due FROM pawl_runs{bydue}
 	WHERE workflow = CAST(%[1]s AS TEXT) AND version = CAST(%[2]s AS TEXT) AND queue = CAST(%[3]s AS TEXT) AND share = ''
-		AND priority = CAST(%[4]s AS BIGINT) AND due <= {now}%[5]s
+		AND priority = CAST(%[4]s AS BIGINT) AND due <= {now}%[5]s%[7]s
 		AND NOT EXISTS (SELECT 1 FROM pawl_queues AS q WHERE q.name = CAST(%[3]s AS TEXT) AND q.special)
 	ORDER BY due, id LIMIT $3 + 0{skip}) AS a%[6]d`
 	claimLost = `SELECT id, due FROM (SELECT id, claimed AS due FROM pawl_runs{byowner}
@@ -42,37 +44,62 @@ const (
 WHERE id {anyof}SELECT id FROM take{end}
 ` + claimGives
 
-	claimSet = `UPDATE pawl_runs{byid} SET taken_state = state, taken_owner = owner, taken_claimed = claimed, state = 'running',
+	claimSet = `UPDATE pawl_runs{byid} SET taken_state = state, taken_owner = owner, taken_claimed = coalesce(due, claimed), state = 'running',
 	epoch = epoch + 1, token = $2, owner = $1,
 	claimed = {now}, started = coalesce(started, {now}), due = NULL, builds = coalesce(builds, $4)`
 	claimGives = `RETURNING ` + runColumns + `, input, taken_state, taken_owner, taken_claimed`
 
 	notSuspect = ` AND lost < 2`
+	notBefore  = ` AND due >= CAST(%s AS BIGINT)`
 )
 
-// claimText depends on how many versions and ways there are and on what may be taken, so there are few of them. The
-// parameters after the fourth are a workflow and a version each, then for each way its queue and priority. ways has the
-// position of each way's version.
-func claimText(pairs int, ways []int, lost, suspect bool) string {
+// claimShape is what the text of a claim depends on. There are few of them.
+type claimShape struct {
+	pairs   int
+	ways    string // the position of each way's version, a rune each
+	lost    bool   // also runs of lost owners
+	suspect bool   // also suspect runs
+	from    bool   // not what was due before a time
+}
+
+// claimText has parameters after the fourth: a workflow and a version each, then for each way its queue and priority, then the
+// clock that the worker expects, or the time from which on.
+func claimText(c claimShape) string {
 	var b strings.Builder
-	guard := notSuspect
-	if suspect {
+	guard, from := notSuspect, ""
+	if c.suspect {
 		guard = ""
 	}
 	param := func(n int) string { return "$" + strconv.Itoa(n) }
+	ways := []rune(c.ways)
+	last := param(5 + 2*c.pairs + 2*len(ways))
+	if c.from {
+		from = fmt.Sprintf(notBefore, last)
+	}
 	b.WriteString(claimHead)
 	for i, at := range ways {
 		if i > 0 {
 			b.WriteString("\nUNION ALL ")
 		}
-		fmt.Fprintf(&b, claimArm, param(5+2*at), param(6+2*at), param(5+2*pairs+2*i), param(6+2*pairs+2*i), guard, i)
+		version, queue := 5+2*int(at), 5+2*c.pairs+2*i
+		fmt.Fprintf(&b, claimArm, param(version), param(version+1), param(queue), param(queue+1), guard, i, from)
 	}
-	if lost {
+	if c.lost {
 		b.WriteString("\nUNION ALL ")
-		fmt.Fprintf(&b, claimLost, anyPair(pairs, 5), guard, param(5+2*pairs+2*len(ways)))
+		fmt.Fprintf(&b, claimLost, anyPair(c.pairs, 5), guard, last)
 	}
 	b.WriteString(claimTail)
 	return b.String()
+}
+
+// claimText gives the text of each shape once.
+func (s *Store) claimText(c claimShape) string {
+	if text, ok := s.claims.Load(c); ok {
+		return text.(string)
+	}
+	text := claimText(c)
+	s.claims.Store(c, text)
+	return text
 }
 
 // anyPair is the condition that a run is of one of the versions, whose parameters begin at from.
@@ -102,6 +129,11 @@ func (s *Store) Claim(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error)
 	if err != nil {
 		return nil, fmt.Errorf("claim runs: %w", err)
 	}
+	for i := range taken {
+		if taken[i].From != pawl.Running {
+			taken[i].Before = 0
+		}
+	}
 	return taken, nil
 }
 
@@ -116,50 +148,61 @@ func isSpecial(flows map[string]flow) bool {
 
 // claimFreely is the claim where no queue has anything to heed, as far as this process knows. It leaves those alone that have.
 func (s *Store) claimFreely(ctx context.Context, c pawl.Claim, flows map[string]flow) (taken []pawl.Claimed, err error) {
-	args := []any{string(c.Worker), c.Token, int64(c.Limit), str(c.Build)}
+	if b := s.backlogOf(c); b != nil {
+		taken, err = s.claimOf(ctx, c, claimShape{pairs: 1, ways: "\x00", suspect: c.Suspect, from: true},
+			[]any{b.version.Workflow, b.version.Version, b.queue, b.priority, b.due})
+		if err != nil || len(taken) == c.Limit {
+			return taken, err
+		}
+		c.Limit -= len(taken)
+	}
+	args := make([]any, 0, 4*len(c.Has)+1)
 	for _, v := range c.Has {
 		args = append(args, v.Workflow, v.Version)
 	}
-	var ways []int
+	var ways []rune
 	for i, v := range c.Has {
-		ways = append(ways, i)
+		ways = append(ways, rune(i))
 		args = append(args, v.Workflow, int64(0))
 		for _, w := range flows[v.Workflow].ways {
-			ways = append(ways, i)
+			ways = append(ways, rune(i))
 			args = append(args, w.queue, w.priority)
 		}
 	}
 	if c.Expired {
 		args = append(args, c.Clock)
 	}
-	query := claimText(len(c.Has), ways, c.Expired, c.Suspect)
-	take := func(rows pawl.Rows) error {
-		if taken == nil { // the rows are large, and would be moved as more come
-			taken = make([]pawl.Claimed, 0, min(c.Limit, 100))
-		}
-		taken = append(taken, pawl.Claimed{})
-		return scanClaimed(rows, &taken[len(taken)-1])
+	more, err := s.claimOf(ctx, c, claimShape{len(c.Has), string(ways), c.Expired, c.Suspect, false}, args)
+	if len(ways) == len(c.Has) { // elsewhere priorities, which count from the moment they are there
+		s.noteBacklog(c, more)
 	}
+	return append(taken, more...), err
+}
+
+// claimOf is one such statement. args are its parameters after the fourth.
+func (s *Store) claimOf(ctx context.Context, c pawl.Claim, shape claimShape, args []any) (taken []pawl.Claimed, err error) {
+	query := s.claimText(shape)
+	args = append([]any{string(c.Worker), c.Token, int64(c.Limit), str(c.Build)}, args...)
 	if s.d.Send != nil {
 		err = s.again(ctx, func() error {
 			taken = nil
 			return s.sent(ctx, func(ctx context.Context, conn *sql.Conn) error {
-				return s.d.Send(ctx, conn, []Call{{s.texts.get(query), args, take}})
+				return s.d.Send(ctx, conn, []Call{{s.texts.get(query), args, collect(&taken, claimedDest, min(c.Limit, 100))}})
 			})
 		})
 	} else {
 		err = s.Update(ctx, func(ctx context.Context, tx pawl.Txn) error {
 			taken = nil
-			return tx.(*txn).rows(ctx, query, args, take)
+			return tx.(*txn).rows(ctx, query, args, collect(&taken, claimedDest, min(c.Limit, 100)))
 		})
 	}
-	return taken, err
+	if err != nil {
+		return nil, err
+	}
+	return taken, nil
 }
 
-func scanClaimed(rows pawl.Rows, c *pawl.Claimed) error {
-	err := rows.Scan(append(runDest(&c.Row), zero(&c.Row.Input), zero(&c.From), zero(&c.Owner), zero(&c.Before))...)
-	if c.From != pawl.Running {
-		c.Before = 0
-	}
-	return err
+// claimedDest leaves in Before, for a run that nobody had, when it was due.
+func claimedDest(c *pawl.Claimed) []any {
+	return append(runDest(&c.Row), zero(&c.Row.Input), zero(&c.From), zero(&c.Owner), zero(&c.Before))
 }

@@ -451,11 +451,7 @@ func (t *txn) claimHeeding(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, e
 		for _, p := range padded(part) {
 			args = append(args, p.id)
 		}
-		err := t.rows(ctx, heedTakeText(len(args)-3), args, func(rows pawl.Rows) error {
-			taken = append(taken, pawl.Claimed{})
-			return scanClaimed(rows, &taken[len(taken)-1])
-		})
-		if err != nil {
+		if err := t.rows(ctx, heedTakeText(len(args)-3), args, collect(&taken, claimedDest, 0)); err != nil {
 			return nil, err
 		}
 	}

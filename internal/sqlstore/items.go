@@ -16,11 +16,6 @@ func itemDest(it *pawl.ItemRow) []any {
 		scanFault(&it.Fault), zero(&it.ValueSize), zero(&it.Value)}
 }
 
-func scanItem(rows pawl.Rows) (it pawl.ItemRow, err error) {
-	err = rows.Scan(itemDest(&it)...)
-	return it, err
-}
-
 const insertItem = `INSERT INTO pawl_items (run, batch, item, state, epoch, ended, input_hash, fault, value)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 
@@ -65,7 +60,7 @@ FROM pawl_items WHERE run = $1 AND batch = $2 AND item > $3 AND ($4 = '' OR stat
 
 // Items uses the primary key.
 func (t *txn) Items(ctx context.Context, q pawl.ItemQuery) ([]pawl.ItemRow, error) {
-	items, err := list(ctx, t, scanItem, selectItems, string(q.Run), q.Batch, q.After, string(q.State), int64(q.Limit), q.Values)
+	items, err := listOf(ctx, t, itemDest, selectItems, string(q.Run), q.Batch, q.After, string(q.State), int64(q.Limit), q.Values)
 	if err != nil {
 		return nil, fmt.Errorf("read items of batch %q of run %s: %w", q.Batch, q.Run, err)
 	}
@@ -95,20 +90,6 @@ func (t *txn) EndedItems(ctx context.Context, run pawl.RunID, batch, after strin
 		return nil, fmt.Errorf("read ended items of batch %q of run %s: %w", batch, run, err)
 	}
 	return ended, nil
-}
-
-const selectItemSteps = `SELECT ` + stepColumns + `, CASE WHEN octet_length(value) <= 4096 THEN value END, NULL
-FROM pawl_steps AS s WHERE run = $1 AND name > $2 AND name LIKE '%//%' AND NOT EXISTS (SELECT 1 FROM pawl_items AS i
-	WHERE i.run = s.run AND i.batch = s.batch AND i.item = s.item AND (i.state = 'done' OR NOT $4))
-ORDER BY name LIMIT $3`
-
-// ItemSteps uses the primary keys.
-func (t *txn) ItemSteps(ctx context.Context, run pawl.RunID, after string, limit int, failed bool) ([]pawl.StepRow, error) {
-	steps, err := list(ctx, t, scanStep, selectItemSteps, string(run), after, int64(limit), failed)
-	if err != nil {
-		return nil, fmt.Errorf("read steps of items of run %s: %w", run, err)
-	}
-	return steps, nil
 }
 
 const inheritItems = `INSERT INTO pawl_items (run, batch, item, state, epoch, ended, inherited, input_hash, fault, value)

@@ -107,6 +107,7 @@ func (s *Store) Unregister(ctx context.Context, id pawl.WorkerID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.has, id)
+	delete(s.backlogs, id)
 	return nil
 }
 

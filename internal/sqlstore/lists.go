@@ -87,7 +87,7 @@ func (s *Store) ListRuns(ctx context.Context, q pawl.RunQuery) ([]pawl.RunRow, e
 		f.add("id < %s", string(q.After))
 	}
 	query := f.text(selectRuns, byRun, q.Limit)
-	runs, err := list(ctx, s.reader(), scanRun, query, f.args...)
+	runs, err := listOf(ctx, s.reader(), runDest, query, f.args...)
 	if err != nil {
 		return nil, fmt.Errorf("list runs: %w", err)
 	}

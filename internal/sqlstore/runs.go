@@ -9,7 +9,7 @@ import (
 	"github.com/pawlrun/pawl"
 )
 
-// runColumns are a run's columns but for input and result, in the order of scanRun.
+// runColumns are a run's columns but for input and result, in the order of runDest.
 const runColumns = `id, lineage, parent, relation, workflow, version, key_name, product_key, new_keys, own_keys, queue, priority, share,
 	state, due, epoch, token, owner, claimed, intended, fault, input_hash, cancel_at, cancel_by, cancel_why,
 	created, started, ended, lost, lost_total, releases, builds, restored,
@@ -21,11 +21,6 @@ func runDest(r *pawl.RunRow) []any {
 		zero(&r.Intended), scanFault(&r.Fault), zero(&r.InputHash), zero(&r.CancelAt), zero(&r.CancelBy), zero(&r.CancelWhy),
 		&r.Created, zero(&r.Started), zero(&r.Ended), &r.Lost, &r.LostTotal, &r.Releases, zero(&r.Builds), zero(&r.Restored),
 		zero(&r.Deadline), zero(&r.TimeLimit), zero(&r.Called), zero(&r.Successor), zero(&r.Continues), zero(&r.NextHash)}
-}
-
-func scanRun(rows pawl.Rows) (r pawl.RunRow, err error) {
-	err = rows.Scan(runDest(&r)...)
-	return r, err
 }
 
 const (
@@ -245,7 +240,7 @@ func (t *txn) Lineage(ctx context.Context, lineage pawl.RunID) ([]pawl.RunRow, e
 	if !isID(lineage) {
 		return nil, nil
 	}
-	runs, err := list(ctx, t, scanRun, selectLineage, string(lineage))
+	runs, err := listOf(ctx, t, runDest, selectLineage, string(lineage))
 	if err != nil {
 		return nil, fmt.Errorf("read lineage %s: %w", lineage, err)
 	}

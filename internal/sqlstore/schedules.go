@@ -125,14 +125,16 @@ func (t *txn) DeleteSchedule(ctx context.Context, name string) error {
 }
 
 const (
-	selectNextDue = `SELECT min(due) AS due FROM pawl_schedules WHERE workflow = $%d AND version = $%d AND due IS NOT NULL`
-
 	// What waits for a run is ready when that has ended, or is to be asked to. A handful of schedules wait at a time.
 	waitsReady = `FROM pawl_schedules AS s LEFT JOIN pawl_runs AS r ON r.id = s.blocker
-WHERE s.workflow = $%d AND s.version = $%d AND s.buffered IS NOT NULL AND s.paused_at IS NULL
+WHERE s.workflow = %s AND s.version = %s AND s.buffered IS NOT NULL AND s.paused_at IS NULL
 	AND (r.id IS NULL OR r.ended IS NOT NULL OR s.overlap = 'cancel_previous' AND r.cancel_at IS NULL)`
 
-	selectNext = `SELECT {now}, min(due) FROM (%s) AS looks`
+	// Subqueries, which are planned once for all versions. They read a probe of each index a version.
+	selectNext = `SELECT {now}, min(coalesce(ready, due)) FROM (SELECT
+	(SELECT min(due) FROM pawl_schedules WHERE workflow = v.column1 AND version = v.column2 AND due IS NOT NULL) AS due,
+	(SELECT CAST(1 AS BIGINT) %s LIMIT 1) AS ready
+FROM (VALUES %s) AS v) AS looks`
 )
 
 // versions are what a worker decides about: its own versions, and its workflows whatever the version.
@@ -145,11 +147,7 @@ func versions(has []pawl.VersionID) (all []pawl.VersionID) {
 }
 
 func nextText(n int) string {
-	var looks []string
-	for i := range n {
-		looks = append(looks, fmt.Sprintf(selectNextDue, 2*i+1, 2*i+2), fmt.Sprintf("SELECT CAST(1 AS BIGINT) AS due "+waitsReady, 2*i+1, 2*i+2))
-	}
-	return fmt.Sprintf(selectNext, strings.Join(looks, "\nUNION ALL "))
+	return fmt.Sprintf(selectNext, fmt.Sprintf(waitsReady, "v.column1", "v.column2"), tuples("(CAST(? AS TEXT), CAST(? AS TEXT))", n))
 }
 
 // NextSchedule reads the low end of pawl_schedules_due for each version, and pawl_schedules_buffered.
@@ -195,7 +193,7 @@ func (t *txn) DueSchedules(ctx context.Context, has []pawl.VersionID, except []s
 		}
 		all = append(all, due...)
 		ready, err := list(ctx, t, func(rows pawl.Rows) (name string, err error) { err = rows.Scan(&name); return name, err },
-			selectReady+fmt.Sprintf(waitsReady, 1, 2)+" LIMIT 500", v.Workflow, v.Version)
+			selectReady+fmt.Sprintf(waitsReady, "$1", "$2")+" LIMIT 500", v.Workflow, v.Version)
 		if err != nil {
 			return nil, fmt.Errorf("read schedules of %s that wait: %w", v.Workflow, err)
 		}

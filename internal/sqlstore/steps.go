@@ -36,11 +36,6 @@ func stepDest(s *pawl.StepRow) []any {
 		zero(&s.ValueSize), zero(&s.Value), zero(&s.Input))
 }
 
-func scanStep(rows pawl.Rows) (s pawl.StepRow, err error) {
-	err = rows.Scan(stepDest(&s)...)
-	return s, err
-}
-
 func truth(b bool) any {
 	if !b {
 		return nil
@@ -66,26 +61,16 @@ func (t *txn) Step(ctx context.Context, run pawl.RunID, name string) (*pawl.Step
 // Values of more than 4 KiB are left out. No column of the page is read twice.
 const (
 	stepPage = `SELECT ` + stepColumns + `, CASE WHEN octet_length(value) <= 4096 THEN value END, NULL FROM pawl_steps`
-	// An item's steps are known by their names, so that the rows need not be read to pass over them.
-	selectSteps = stepPage + ` WHERE run = $1 AND name > $2 AND name NOT LIKE '%//%' ORDER BY name LIMIT $3`
 
+	// An item's steps are known by their names, so that the rows need not be read to pass over them.
 	selectClaimedSteps = stepPage + `
 WHERE run {anyof}SELECT id FROM pawl_runs{byowner} WHERE owner = $1 AND token = $2 AND epoch > 1{end} AND name NOT LIKE '%//%'
 ORDER BY run, name LIMIT $3`
 )
 
-// Steps uses the primary key. It passes over the rows of items.
-func (t *txn) Steps(ctx context.Context, run pawl.RunID, after string, limit int) ([]pawl.StepRow, error) {
-	steps, err := list(ctx, t, scanStep, selectSteps, string(run), after, int64(limit))
-	if err != nil {
-		return nil, fmt.Errorf("read journal of run %s: %w", run, err)
-	}
-	return steps, nil
-}
-
 // ClaimedSteps finds the runs by their owner, and their rows by the primary key.
 func (t *txn) ClaimedSteps(ctx context.Context, worker pawl.WorkerID, token int64, limit int) ([]pawl.StepRow, error) {
-	steps, err := list(ctx, t, scanStep, selectClaimedSteps, string(worker), token, int64(limit))
+	steps, err := listOf(ctx, t, stepDest, selectClaimedSteps, string(worker), token, int64(limit))
 	if err != nil {
 		return nil, fmt.Errorf("read the journals of a claim: %w", err)
 	}
@@ -97,7 +82,7 @@ WHERE run = $1 AND state IN ` + openStates + ` ORDER BY name`
 
 // OpenSteps reads the run's part of the primary key. An index over the state would cost every result more than this.
 func (t *txn) OpenSteps(ctx context.Context, run pawl.RunID) ([]pawl.StepRow, error) {
-	steps, err := list(ctx, t, scanStep, selectOpenSteps, string(run))
+	steps, err := listOf(ctx, t, stepDest, selectOpenSteps, string(run))
 	if err != nil {
 		return nil, fmt.Errorf("read open steps of run %s: %w", run, err)
 	}

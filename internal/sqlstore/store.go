@@ -36,6 +36,7 @@ type Store struct {
 	wrote atomic.Int64
 
 	shapes sync.Map // shapeText → the statement that inserts such a row
+	claims sync.Map // claimShape → the statement that claims so
 
 	closed chan struct{}
 	close  sync.Once // closes closed
@@ -43,8 +44,9 @@ type Store struct {
 	mu  sync.Mutex
 	has map[pawl.WorkerID][]pawl.VersionID // guarded by mu: what this process's workers registered
 	// Guarded by mu: what was last seen of the queues of workflows, and what is on record about where runs wait.
-	flows map[string]flow
-	known map[start]bool
+	flows    map[string]flow
+	known    map[start]bool
+	backlogs map[pawl.WorkerID]*backlog // guarded by mu: of this process's workers
 }
 
 var _ pawl.Store = (*Store)(nil)
@@ -52,7 +54,8 @@ var _ pawl.Store = (*Store)(nil)
 // New returns a store over the pools, which it closes. They may be the same.
 func New(d Dialect, write, read, lease, hot *sql.DB) *Store {
 	s := &Store{d: d, texts: newTexts(d.Fragments), write: write, read: read, lease: lease, hot: hot,
-		closed: make(chan struct{}), has: make(map[pawl.WorkerID][]pawl.VersionID), flows: make(map[string]flow), known: make(map[start]bool)}
+		closed: make(chan struct{}), has: make(map[pawl.WorkerID][]pawl.VersionID), flows: make(map[string]flow), known: make(map[start]bool),
+		backlogs: make(map[pawl.WorkerID]*backlog)}
 	if d.OneWriter {
 		s.turn = make(chan struct{}, 1)
 	}
@@ -368,6 +371,28 @@ func list[T any](ctx context.Context, t *txn, scan func(pawl.Rows) (T, error), q
 		return err
 	})
 	return all, err
+}
+
+// listOf is list for rows whose fields are scanned one for one: into gives their places.
+func listOf[T any](ctx context.Context, t *txn, into func(*T) []any, query string, args ...any) (all []T, err error) {
+	err = t.rows(ctx, query, args, collect(&all, into, 0))
+	return all, err
+}
+
+// collect adds each row to all, by way of one whose places are found once. room is for how many there may be.
+func collect[T any](all *[]T, into func(*T) []any, room int) func(pawl.Rows) error {
+	row := new(T)
+	dest := into(row)
+	return func(rows pawl.Rows) error {
+		if err := rows.Scan(dest...); err != nil {
+			return err
+		}
+		if *all == nil {
+			*all = make([]T, 0, room)
+		}
+		*all = append(*all, *row)
+		return nil
+	}
 }
 
 const selectNow = `SELECT {now}`

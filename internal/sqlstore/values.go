@@ -17,11 +17,28 @@ type orZero[T any] struct{ to *T }
 func zero[T any](to *T) sql.Scanner { return orZero[T]{to} }
 
 func (o orZero[T]) Scan(src any) error {
+	var none T
+	switch to := any(o.to).(type) { // the common cases by themselves, as a page has tens of thousands of them
+	case *int64:
+		if n, ok := src.(int64); ok {
+			*to = n
+			return nil
+		}
+	case *string:
+		if text, ok := src.(string); ok {
+			*to = text
+			return nil
+		}
+	}
+	if src == nil {
+		*o.to = none
+		return nil
+	}
 	var n sql.Null[T]
 	if err := n.Scan(src); err != nil {
 		return err
 	}
-	*o.to = n.V // the zero value for NULL
+	*o.to = n.V
 	return nil
 }
 
@@ -66,8 +83,11 @@ func faultText(f *fault.Fault) (string, error) {
 func scanFault(to **fault.Fault) sql.Scanner {
 	return scanned(func(src any) error {
 		*to = nil
+		if src == nil {
+			return nil
+		}
 		var text sql.Null[[]byte]
-		if err := text.Scan(src); err != nil || !text.Valid {
+		if err := text.Scan(src); err != nil {
 			return err
 		}
 		f := new(fault.Fault)
@@ -95,8 +115,11 @@ func sentText(sent *fault.Evidence) string {
 func scanSent(to **fault.Evidence) sql.Scanner {
 	return scanned(func(src any) error {
 		*to = nil
+		if src == nil {
+			return nil
+		}
 		var text sql.Null[[]byte]
-		if err := text.Scan(src); err != nil || !text.Valid {
+		if err := text.Scan(src); err != nil {
 			return err
 		}
 		if sent := new(fault.Evidence); json.Unmarshal(text.V, sent) == nil {
