@@ -3,6 +3,7 @@ package pawl
 import (
 	"context"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -71,5 +72,40 @@ func eachChangeIsSentOnce(t *testing.T) {
 	}
 	if w.leaders != 0 || len(w.queue) != 0 {
 		t.Errorf("%d leaders and %d changes are left", w.leaders, len(w.queue))
+	}
+}
+
+// What needs a transaction of its own does not drag along many that need none. All are written, in their order.
+func TestOpsApart(t *testing.T) {
+	for _, c := range []struct{ ops, want string }{
+		{"", ""},
+		{"s", "s"},
+		{"sas", "sas"},
+		{strings.Repeat("s", 50), strings.Repeat("s", 50)},
+		{strings.Repeat("s", 50) + "a", strings.Repeat("s", 50) + "|a"},
+		{"a" + strings.Repeat("s", 50), "a|" + strings.Repeat("s", 50)},
+		{"sss" + "a" + strings.Repeat("s", 20) + "a" + "ss", "sssa" + strings.Repeat("s", 20) + "ass"},
+		{strings.Repeat("s", 30) + "asa" + strings.Repeat("s", 30), strings.Repeat("s", 30) + "|asa|" + strings.Repeat("s", 30)},
+		{strings.Repeat("a", 30), strings.Repeat("a", 30)},
+	} {
+		var ops []stepOp
+		for _, kind := range c.ops {
+			op := stepOp{row: &StepRow{}, insert: true}
+			if kind == 'a' {
+				op.lost = &AttemptRow{}
+			}
+			ops = append(ops, op)
+		}
+		var got []string
+		for _, part := range apart(ops) {
+			text := ""
+			for i := range part {
+				text += map[bool]string{true: "s", false: "a"}[part[i].shares()]
+			}
+			got = append(got, text)
+		}
+		if text := strings.Join(got, "|"); text != c.want {
+			t.Errorf("%s is written as %s, want %s", c.ops, text, c.want)
+		}
 	}
 }

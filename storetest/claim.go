@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -24,6 +25,7 @@ var claimRules = []rule{
 	{"boot", "a lease of another boot of the machine is over", testClaimBoot},
 	{"clock", "runs of expired owners are taken only while the store's clock is where the worker expects it", testClaimClock},
 	{"suspect", "runs that have lost two workers are taken only if asked for", testClaimSuspect},
+	{"backlog", "under a backlog runs are taken in their order, and what is older, of another version or lost soon after it has come", testClaimBacklog},
 	{"expired_race", "a lost run goes to one of many claimers", testClaimExpiredRace},
 }
 
@@ -351,5 +353,67 @@ func testClaimExpiredRace(t *testing.T, f *fixture) {
 		if n != 1 {
 			t.Errorf("run %s was taken %d times", id, n)
 		}
+	}
+}
+
+func testClaimBacklog(t *testing.T, f *fixture) {
+	gone := f.worker(time.Second, v1)
+	f.runs(1)
+	lost := f.claim(gone, 1)[0].Row.ID
+	f.advance(2 * time.Second)
+	queued := make([]pawl.RunRow, 500)
+	first := f.now() - 1000
+	for i := range queued {
+		queued[i] = newRun()
+		queued[i].Due = first + int64(i)
+	}
+	f.insertRun(queued...)
+	w := f.worker(time.Hour, nil)
+	both := func(c *pawl.Claim) {
+		c.Has = append([]pawl.VersionID{{Workflow: "enrich", Version: "1"}}, v1...)
+	}
+	var got []pawl.Claimed
+	for range 10 {
+		got = append(got, f.claim(w, 10, both)...)
+	}
+	for i := range got {
+		if got[i].Row.ID != queued[i].ID {
+			t.Fatalf("claim %d took %s, want the next in order, %s", i/10, got[i].Row.ID, queued[i].ID)
+		}
+	}
+	older, other := newRun(), newRun()
+	older.Due, other.Due = f.now()-int64(time.Hour/time.Microsecond), f.now()-int64(time.Minute/time.Microsecond)
+	other.Workflow, other.KeyName, other.Queue = "enrich", "enrich", "enrich"
+	f.insertRun(older)
+	f.insertRun(other)
+	wanted := map[pawl.RunID]string{older.ID: "an older run", other.ID: "a run of another version", lost: "a lost run"}
+	for i := 0; i < len(queued)-len(got) && len(wanted) > 0; i++ {
+		time.Sleep(5 * time.Millisecond) // a claim may look from where the last one stopped for a moment
+		for _, c := range f.claim(w, 1, both, expired) {
+			delete(wanted, c.Row.ID)
+		}
+	}
+	for _, what := range wanted {
+		t.Errorf("%s was not taken before the whole backlog", what)
+	}
+	left := 0
+	f.view(func(ctx context.Context, tx pawl.Txn) (err error) {
+		for i := range queued {
+			if row, rerr := tx.LockRun(ctx, queued[i].ID); rerr != nil {
+				err = rerr
+			} else if row.State == pawl.Queued {
+				left++
+			}
+		}
+		return err
+	})
+	f.claim(w, left-4, both)
+	for range 20 {
+		other.ID = newRunID()
+		other.Lineage = other.ID
+		f.insertRun(other)
+	}
+	if taken := f.claim(w, 10, both); len(taken) != 10 {
+		t.Errorf("%d runs were taken beyond the end of the backlog, want as many as asked for, 10", len(taken))
 	}
 }

@@ -30,7 +30,7 @@ func Run(t *testing.T, open func(t testing.TB) pawl.Store) {
 	}{
 		{"tx", txRules}, {"runs", runRules}, {"steps", stepRules}, {"people", peopleRules}, {"gates", gateRules}, {"claim", claimRules},
 		{"leases", leaseRules}, {"lists", listRules}, {"check", checkRules}, {"prune", pruneRules}, {"write", writeRules},
-		{"hints", hintRules}, {"calls", callRules}, {"items", itemRules}, {"events", eventRules}, {"queues", queueRules},
+		{"hints", hintRules}, {"calls", callRules}, {"items", itemRules}, {"pages", pageRules}, {"events", eventRules}, {"queues", queueRules},
 		{"schedules", scheduleRules},
 	} {
 		for _, r := range group.rules {

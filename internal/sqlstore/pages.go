@@ -36,7 +36,7 @@ var lineColumns = []string{"name", "kind", "attempt", "epoch", "worker", "begun"
 
 // stepLines is the text of a page from a name on, or after it.
 func stepLines(from string) string {
-	plain := []string{"state = 'succeeded'", "value IS NOT NULL", "octet_length(value) <= 4096"}
+	plain := []string{"state = 'succeeded'", "octet_length(value) <= 4096"}
 	for _, name := range stepNames {
 		if !slices.Contains(lineColumns, name) && !slices.Contains([]string{"run", "state", "batch", "item"}, name) {
 			plain = append(plain, name+" IS NULL")

@@ -1,0 +1,124 @@
+package pawl_test
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawlrun/pawl"
+)
+
+// claiming is a store that notes how many runs each claim got, and when.
+type claiming struct {
+	pawl.Store
+	mu  sync.Mutex // guards got
+	got []struct {
+		n  int
+		at time.Time
+	}
+}
+
+func (c *claiming) Claim(ctx context.Context, claim pawl.Claim) ([]pawl.Claimed, error) {
+	runs, err := c.Store.Claim(ctx, claim)
+	if len(runs) > 0 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.got = append(c.got, struct {
+			n  int
+			at time.Time
+		}{len(runs), time.Now()})
+	}
+	return runs, err
+}
+
+// While more is due than there are slots, slots that become free one soon after the other are filled by a few claims, and one that
+// becomes free alone is filled in a moment.
+func TestFreeSlotsGather(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		const slots = 64
+		start := time.Now()
+		w := pawl.Define("wait", "v1", func(run *pawl.Run, i int) (int, error) {
+			return pawl.Repeatable(run, "s", i, func(ctx context.Context, i int) (int, error) {
+				ends := time.Minute
+				switch {
+				case i >= slots: // of the second half
+					ends = time.Hour
+				case i > 0:
+					ends += time.Minute + time.Duration(i)*50*time.Microsecond
+				}
+				time.Sleep(time.Until(start.Add(ends))) // bubble
+				return i, nil
+			})
+		})
+		s := &claiming{Store: b.store}
+		o := b.opts
+		o.Slots, o.Lease, o.Poll = slots, 10*time.Minute, time.Minute
+		e, err := pawl.New(s, &o, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make([]int, 2*slots)
+		for i := range all {
+			all[i] = i
+		}
+		if _, err := w.StartMany(t.Context(), e, all, nil); err != nil {
+			t.Fatal(err)
+		}
+		stop := b.work(e)
+		time.Sleep(3 * time.Minute) // bubble
+		s.mu.Lock()
+		got := s.got
+		s.mu.Unlock()
+		sum := 0
+		for _, c := range got {
+			sum += c.n
+		}
+		if len(got) < 2 || got[0].n != slots || got[1].n != 1 || sum != 2*slots {
+			t.Fatalf("claims: %v; want %d runs, then 1, then the others", got, slots)
+		}
+		if late := got[1].at.Sub(start.Add(time.Minute)); late > 5*time.Millisecond {
+			t.Errorf("the slot that was free alone was filled after %v", late)
+		}
+		if n := len(got) - 2; n > 4 {
+			t.Errorf("%d slots that became free within 4 ms were filled by %d claims: %v", slots-1, n, got)
+		}
+		time.Sleep(time.Hour) // bubble
+		stop()
+	})
+}
+
+// A body that ends its goroutine costs no more than that, and Work ends with all of them gone.
+func TestGoroutinesAreUsedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		var mu sync.Mutex
+		ids := make(map[string]int)
+		w := pawl.Define("id", "v1", func(_ *pawl.Run, in int) (int, error) {
+			var text [64]byte
+			n := runtime.Stack(text[:], false)
+			mu.Lock()
+			ids[string(text[:n])[:len("goroutine 123456")]]++
+			mu.Unlock()
+			if in == 50 {
+				runtime.Goexit()
+			}
+			return in, nil
+		})
+		e := b.engine(w)
+		stop := b.work(e)
+		for i := range 100 {
+			h, err := w.Start(t.Context(), e, i)
+			if err == nil {
+				_, err = h.Result(t.Context())
+			}
+			if (err != nil) != (i == 50) {
+				t.Errorf("run %d: %v", i, err)
+			}
+		}
+		stop()
+		if len(ids) > 10 {
+			t.Errorf("100 runs, one after the other, were executed by %d goroutines", len(ids))
+		}
+	})
+}
