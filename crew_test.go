@@ -46,7 +46,7 @@ func TestFreeSlotsGather(t *testing.T) {
 				case i >= slots: // of the second half
 					ends = time.Hour
 				case i > 0:
-					ends += time.Minute + time.Duration(i)*50*time.Microsecond
+					ends += time.Minute + time.Duration(i)*500*time.Microsecond
 				}
 				time.Sleep(time.Until(start.Add(ends))) // bubble
 				return i, nil
@@ -81,8 +81,8 @@ func TestFreeSlotsGather(t *testing.T) {
 		if late := got[1].at.Sub(start.Add(time.Minute)); late > 5*time.Millisecond {
 			t.Errorf("the slot that was free alone was filled after %v", late)
 		}
-		if n := len(got) - 2; n > 4 {
-			t.Errorf("%d slots that became free within 4 ms were filled by %d claims: %v", slots-1, n, got)
+		if n := len(got) - 2; n < 10 || n > 25 { // 2 ms each, which is 4 or 5 slots
+			t.Errorf("%d slots that became free within 32 ms were filled by %d claims: %v", slots-1, n, got)
 		}
 		time.Sleep(time.Hour) // bubble
 		stop()
