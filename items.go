@@ -94,7 +94,10 @@ func (row *StepRow) Item() (batch, item string) {
 		return "", ""
 	}
 	batch, item, _ = strings.Cut(scope, itemMark)
-	return batch, unescaper.Replace(item)
+	if strings.Contains(item, "%") {
+		item = unescaper.Replace(item)
+	}
+	return batch, item
 }
 
 // itemScope is the scope of the item that a step's path lies in; "" if it is none's.

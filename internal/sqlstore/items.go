@@ -67,24 +67,20 @@ func (t *txn) Items(ctx context.Context, q pawl.ItemQuery) ([]pawl.ItemRow, erro
 	return items, nil
 }
 
-// To read a thousand rows takes many times as long as to read one that has them all. Control characters are in no id.
-const selectEndedItems = `SELECT string_agg(CASE state WHEN 'done' THEN 'd' ELSE 'f' END || coalesce({hex}input_hash{endhex}, '') || ' ' || item, '` + "\n" + `' ORDER BY item)
-FROM (SELECT item, state, input_hash FROM pawl_items WHERE run = $1 AND batch = $2 AND item > $3 ORDER BY item LIMIT $4) AS page`
+const selectEndedItems = `SELECT string_agg(line, '` + lineSeparator + `') FROM (SELECT concat(item, '` + fieldSeparator + `', state, '` + fieldSeparator + `', {hex}input_hash{endhex}) AS line
+FROM pawl_items WHERE run = $1 AND batch = $2 AND item > $3 ORDER BY item LIMIT $4) AS page`
 
 // EndedItems uses the primary key.
-func (t *txn) EndedItems(ctx context.Context, run pawl.RunID, batch, after string, limit int) (ended []pawl.EndedItem, err error) {
-	var text string
-	_, err = t.row(ctx, selectEndedItems, []any{string(run), batch, after, int64(limit)}, []any{zero(&text)})
-	for line := range strings.Lines(text) {
-		hash, item, _ := strings.Cut(strings.TrimSuffix(line[1:], "\n"), " ")
-		it := pawl.EndedItem{Item: item, State: pawl.ItemDone}
-		if line[0] == 'f' {
-			it.State = pawl.ItemFailed
-		}
-		if it.InputHash, err = hex.DecodeString(hash); err != nil {
+func (t *txn) EndedItems(ctx context.Context, run pawl.RunID, batch, after string, limit int) ([]pawl.EndedItem, error) {
+	lines, err := t.lines(ctx, selectEndedItems, string(run), batch, after, int64(limit))
+	ended := make([]pawl.EndedItem, len(lines))
+	for i, line := range lines {
+		item, rest, _ := strings.Cut(line, fieldSeparator)
+		state, hash, _ := strings.Cut(rest, fieldSeparator)
+		ended[i].Item, ended[i].State = item, pawl.ItemState(state)
+		if ended[i].InputHash, err = hex.DecodeString(hash); err != nil {
 			break
 		}
-		ended = append(ended, it)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read ended items of batch %q of run %s: %w", batch, run, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -210,36 +209,50 @@ const (
 	linePage  = 1000 // names or ids of a page
 )
 
-// notEnded leaves out the steps whose items have a row; with failed, those whose items are done.
-func (t *txn) notEnded(ctx context.Context, run pawl.RunID, names []string, failed bool) ([]string, error) {
-	items := make(map[string]map[string]bool) // by batch: its items, and whether they have ended
-	for _, name := range names {
-		batch, item := (&pawl.StepRow{Name: name}).Item()
-		if items[batch] == nil {
-			items[batch] = make(map[string]bool)
-		}
-		items[batch][item] = false
-	}
-	for batch, ended := range items {
-		ids := slices.Sorted(maps.Keys(ended))
-		for from, last := ids[0], ids[len(ids)-1]; from != ""; {
-			page, err := t.lines(ctx, selectEndedIDs, string(run), batch, from, last, failed, int64(linePage))
-			if err != nil {
+// notEnded leaves out the steps whose items have a row; with failed, those whose items are done. The names are sorted.
+func (t *txn) notEnded(ctx context.Context, run pawl.RunID, names []string, failed bool) (open []string, err error) {
+	var batch string
+	items := make([]string, 0, len(names)) // of names that are of one batch
+	for i, name := range names {
+		of, item := (&pawl.StepRow{Name: name}).Item()
+		if i > 0 && of != batch {
+			if open, err = t.addOpen(ctx, run, batch, items, names[i-len(items):i], failed, open); err != nil {
 				return nil, err
 			}
-			for _, id := range page {
-				if _, here := ended[id]; here {
-					ended[id] = true
-				}
-			}
-			from = ""
-			if len(page) == linePage {
-				from = page[linePage-1] // it comes again
+			items = items[:0]
+		}
+		batch, items = of, append(items, item)
+	}
+	return t.addOpen(ctx, run, batch, items, names[len(names)-len(items):], failed, open)
+}
+
+// addOpen adds those names, of steps of these items, whose items have not ended.
+func (t *txn) addOpen(ctx context.Context, run pawl.RunID, batch string, items, names []string, failed bool, open []string) ([]string, error) {
+	ended := make(map[string]bool, len(items))
+	for from, last := slices.Min(items), slices.Max(items); from != ""; {
+		page, err := t.lines(ctx, selectEndedIDs, string(run), batch, from, last, failed, int64(linePage))
+		if err != nil {
+			return nil, err
+		}
+		if len(ended) == 0 { // those alone that are asked about, for there may be any number between them
+			for _, item := range items {
+				ended[item] = false
 			}
 		}
+		for _, id := range page {
+			if _, asked := ended[id]; asked {
+				ended[id] = true
+			}
+		}
+		from = ""
+		if len(page) == linePage {
+			from = page[linePage-1] // it comes again
+		}
 	}
-	return slices.DeleteFunc(names, func(name string) bool {
-		batch, item := (&pawl.StepRow{Name: name}).Item()
-		return items[batch][item]
-	}), nil
+	for i, item := range items {
+		if !ended[item] {
+			open = append(open, names[i])
+		}
+	}
+	return open, nil
 }
