@@ -44,9 +44,12 @@ func (s *stepRun) overLimit() error {
 	if l.Steps == 0 {
 		l.Steps = maxSteps
 	}
-	size, took, cost := 0, x.w.now()-x.row.Started, x.cost.Load()
+	size, took, cost := 0, int64(0), x.cost.Load()
 	if s.row == nil {
 		size = x.j.size(s.path)
+	}
+	if l.Elapsed > 0 { // the boot clock is a system call
+		took = x.w.now() - x.row.Started
 	}
 	if l.within(size, took, cost) {
 		return nil
