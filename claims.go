@@ -14,8 +14,9 @@ const (
 	// lookAgain is how long after a claim that found too little the store is first asked when the next run is due.
 	lookAgain = 5 * time.Millisecond
 	// gather is how long a free slot waits for others while more is due than there are slots: a claim of many costs hardly more
-	// than one of few.
-	gather = 2 * time.Millisecond
+	// than one of few. Where none came, as many as gatherAgain do not wait.
+	gather      = 2 * time.Millisecond
+	gatherAgain = 16
 )
 
 // claims takes due runs while ctx lives. It is woken by starts in this process and, while more was due than there were
@@ -25,7 +26,8 @@ func (w *worker) claims(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	search, searched := w.e.o.lease()/6, time.Time{}
-	fruitless, gathers := lookAgain, false
+	fruitless := lookAgain
+	gathers, hurry := false, 0 // whether a free slot waits for others, and how many are not to
 	for {
 		look := false // only whether anything is due
 		select {
@@ -38,16 +40,22 @@ func (w *worker) claims(ctx context.Context) {
 		case <-w.e.wake:
 			fruitless = lookAgain
 		case <-w.freed:
-			switch {
-			case w.isIdle():
+			if w.isIdle() {
 				continue
-			case !w.roomy():
+			}
+			if hurry == 0 && 2*w.vacant() < w.e.o.slots() {
 				if !gathers {
 					gathers = true
 					timer.Reset(gather)
 				}
 				continue
 			}
+		}
+		switch {
+		case gathers && w.vacant() <= 1:
+			hurry = gatherAgain
+		case hurry > 0:
+			hurry--
 		}
 		gathers = false
 		// However often it is woken, it does not put off the search for lost workers.
@@ -89,11 +97,11 @@ func (w *worker) isIdle() bool {
 	return w.idle
 }
 
-// roomy reports whether half of the slots are free.
-func (w *worker) roomy() bool {
+// vacant is how many slots are free.
+func (w *worker) vacant() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return 2*w.free() >= w.e.o.slots()
+	return w.free()
 }
 
 // nextDue is how long a worker may sleep: until the next run is due, at most one poll. 0 or less means that one is due.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/pawlrun/pawl/fault"
@@ -72,35 +71,39 @@ func (op *stepOp) shares() bool {
 	return (op.effects || op.timer) && op.row.State == StepSucceeded // an intent of this claim
 }
 
-// manyOps are more than should be written statement by statement because of one among them that needs it.
+// manyOps in a row that may share a transaction are not written statement by statement because of one beside them that may not.
 const manyOps = 8
 
-// apart gives ops in parts that may be written one after the other. In a transaction of its own each op is a statement or more,
-// so many that may share one are not dragged along by one that may not.
-func apart(ops []stepOp) [][]stepOp {
-	first := slices.IndexFunc(ops, func(op stepOp) bool { return !op.shares() })
-	if first < 0 || len(ops) < manyOps {
-		return [][]stepOp{ops}
-	}
-	last := first
-	for i := first; i < len(ops); i++ {
-		if !ops[i].shares() {
-			last = i
+// apart gives ops in parts that may be written one after the other.
+func apart(ops []stepOp) (parts [][]stepOp) {
+	from := 0
+	for i := 0; i < len(ops); i++ {
+		row := i // end of those in a row that may share
+		for row < len(ops) && ops[row].shares() {
+			row++
 		}
+		if row-i >= manyOps {
+			if i > from {
+				parts = append(parts, ops[from:i])
+			}
+			parts, from = append(parts, ops[i:row]), row
+		}
+		i = row
 	}
-	var parts [][]stepOp
-	if first >= manyOps {
-		parts, ops, last = append(parts, ops[:first]), ops[first:], last-first
+	if from < len(ops) || len(parts) == 0 {
+		parts = append(parts, ops[from:])
 	}
-	if len(ops)-last > manyOps {
-		return append(parts, ops[:last+1], ops[last+1:])
-	}
-	return append(parts, ops)
+	return parts
+}
+
+// endShares reports whether the run's end may share a transaction.
+func (q *write) endShares() bool {
+	return q.end.finish != "" && !q.end.alone && q.end.next == nil && !q.run.Called
 }
 
 // changeEnd adds the run's end, if nothing else has to be looked at or written with it.
 func (q *write) changeEnd(c *Change) bool {
-	if q.end.finish == "" || q.end.alone || q.end.next != nil || q.run.Called {
+	if !q.endShares() {
 		return false
 	}
 	c.End = &RunEnd{State: q.end.finish, Fault: q.end.fault, Row: q.run}

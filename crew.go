@@ -3,7 +3,8 @@ package pawl
 import "sync"
 
 // crew runs functions, each in a goroutine of its own for as long as it takes. A goroutine that is done waits for the next one:
-// its stack has grown by then, which for a short run costs as much as all the rest.
+// its stack has grown by then, which for a short run costs a tenth of all there is to do. As with the requests of one HTTP
+// connection, what a function does to its goroutine and does not undo, such as [runtime.LockOSThread], is there for the next.
 type crew struct {
 	busy  sync.WaitGroup // functions
 	all   sync.WaitGroup // goroutines
@@ -29,6 +30,20 @@ func (c *crew) work(fn func()) {
 		select {
 		case fn = <-c.tasks:
 		case <-c.home:
+			return
+		}
+		if fn == nil {
+			return
+		}
+	}
+}
+
+// shed sends those home that wait now.
+func (c *crew) shed() {
+	for {
+		select {
+		case c.tasks <- nil:
+		default:
 			return
 		}
 	}

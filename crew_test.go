@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,11 +60,7 @@ func TestFreeSlotsGather(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all := make([]int, 2*slots)
-		for i := range all {
-			all[i] = i
-		}
-		if _, err := w.StartMany(t.Context(), e, all, nil); err != nil {
+		if _, err := w.StartMany(t.Context(), e, upward(2*slots), nil); err != nil {
 			t.Fatal(err)
 		}
 		stop := b.work(e)
@@ -81,12 +78,52 @@ func TestFreeSlotsGather(t *testing.T) {
 		if late := got[1].at.Sub(start.Add(time.Minute)); late > 5*time.Millisecond {
 			t.Errorf("the slot that was free alone was filled after %v", late)
 		}
-		if n := len(got) - 2; n < 10 || n > 25 { // 2 ms each, which is 4 or 5 slots
+		if n := len(got) - 2; n < 10 || n > 32 { // 2 ms each, which is 4 or 5 slots, but for some that do not wait after one was alone
 			t.Errorf("%d slots that became free within 32 ms were filled by %d claims: %v", slots-1, n, got)
 		}
 		time.Sleep(time.Hour) // bubble
 		stop()
 	})
+}
+
+// A slot that is free again and again while the others are taken for long waits for them now and then only.
+func TestLoneSlotIsFilledAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		const runs = 170
+		var short atomic.Int64
+		var last atomic.Int64
+		w := pawl.Define("short", "v1", func(run *pawl.Run, i int) (int, error) {
+			if i < 7 {
+				time.Sleep(time.Hour) // bubble
+				return i, nil
+			}
+			time.Sleep(time.Millisecond) // bubble
+			short.Add(1)
+			last.Store(time.Now().UnixMicro())
+			return i, nil
+		})
+		b.opts.Slots, b.opts.Lease, b.opts.Poll = 8, 10*time.Minute, time.Minute
+		e := b.engine(w)
+		if _, err := w.StartMany(t.Context(), e, upward(runs), nil); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		stop := b.work(e)
+		time.Sleep(2 * time.Hour) // bubble
+		stop()
+		took := time.UnixMicro(last.Load()).Sub(start)
+		if n := short.Load(); n != runs-7 || took > runs*3*time.Millisecond/2 {
+			t.Errorf("%d runs of a millisecond each took %v, one after the other", n, took)
+		}
+	})
+}
+
+func upward(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
 }
 
 // A body that ends its goroutine costs no more than that, and Work ends with all of them gone.

@@ -329,10 +329,14 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 	if len(all) == 0 && end == nil {
 		return nil
 	}
-	for _, part := range apart(all) {
+	parts := apart(all)
+	if end != nil && len(parts[len(parts)-1]) >= manyOps && !x.write(nil, end).endShares() {
+		parts = append(parts, nil)
+	}
+	for i, part := range parts {
 		all = all[len(part):]
 		var last *runEnd
-		if len(all) == 0 {
+		if i == len(parts)-1 {
 			last = end
 		}
 		if err := x.land(part, last); err != nil {

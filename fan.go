@@ -333,26 +333,39 @@ func (x *execution) join(ops []stepOp) error {
 	mine := x.asked
 	done, err := x.got >= mine, x.failed
 	x.mu.Unlock()
-	if done || err != nil && len(ops) == 0 {
+	if len(ops) == 0 && (done || err != nil) {
 		return err
 	}
 	x.writing.take()
 	defer x.writing.leave()
 	x.mu.Lock()
 	done, err = x.got >= mine, x.failed
-	if err == nil && !done {
+	if err == nil {
 		err = x.spoiled
 	}
-	if err != nil { // they must not get through with the run's end
+	if err != nil && !done { // they must not get through with the run's end
 		x.buf = slices.DeleteFunc(x.buf, func(op stepOp) bool {
 			return op.row != nil && slices.ContainsFunc(ops, func(o stepOp) bool { return o.row == op.row })
 		})
 	}
 	x.mu.Unlock()
-	if done || err != nil {
+	switch {
+	case done && len(ops) > 0: // what has landed is on record, whatever has become of the run since: its caller looks at that
+		return nil
+	case done || err != nil:
 		return err
 	}
-	return x.commitLocked(nil, nil)
+	if err := x.commitLocked(nil, nil); err != nil && !x.has(mine) {
+		return err
+	}
+	return nil
+}
+
+// has reports whether the first n of what was to become durable are.
+func (x *execution) has(n int) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.got >= n
 }
 
 // durable notes that the first n of what was to become durable is.

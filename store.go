@@ -322,7 +322,8 @@ type Leases interface {
 	// nothing is taken from a paused queue, and no more than a queue's limits allow; a run of a lost worker has its slot
 	// already. Of what may be taken, the longest due comes first, after [RunRow.Priority] minutes of head start, and where
 	// runs have shares, one share after the other. While more of one version is due than a worker can take, what is older, of
-	// another version or lost may be overlooked for 100 ms, unless runs wait in other queues or at priorities.
+	// another version or lost may be overlooked for 100 ms, unless runs wait in other queues or at priorities. What was
+	// taken comes with an error too.
 	Claim(ctx context.Context, c Claim) ([]Claimed, error)
 	// ReleaseLost queues a run that the worker's row owns but the worker does not hold, if the epoch is still that.
 	ReleaseLost(ctx context.Context, id WorkerID, run RunID, epoch int64) (bool, error)

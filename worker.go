@@ -197,6 +197,7 @@ func (w *worker) beats(ctx context.Context) {
 		case <-timer.C:
 		case <-w.beat:
 		}
+		w.crew.shed()
 		next := every
 		if err := w.renew(ctx); err != nil {
 			if ctx.Err() != nil {

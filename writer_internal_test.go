@@ -84,7 +84,7 @@ func TestOpsApart(t *testing.T) {
 		{strings.Repeat("s", 50), strings.Repeat("s", 50)},
 		{strings.Repeat("s", 50) + "a", strings.Repeat("s", 50) + "|a"},
 		{"a" + strings.Repeat("s", 50), "a|" + strings.Repeat("s", 50)},
-		{"sss" + "a" + strings.Repeat("s", 20) + "a" + "ss", "sssa" + strings.Repeat("s", 20) + "ass"},
+		{"sss" + "a" + strings.Repeat("s", 20) + "a" + "ss", "sssa|" + strings.Repeat("s", 20) + "|ass"},
 		{strings.Repeat("s", 30) + "asa" + strings.Repeat("s", 30), strings.Repeat("s", 30) + "|asa|" + strings.Repeat("s", 30)},
 		{strings.Repeat("a", 30), strings.Repeat("a", 30)},
 	} {

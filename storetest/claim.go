@@ -3,7 +3,10 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +29,8 @@ var claimRules = []rule{
 	{"clock", "runs of expired owners are taken only while the store's clock is where the worker expects it", testClaimClock},
 	{"suspect", "runs that have lost two workers are taken only if asked for", testClaimSuspect},
 	{"backlog", "under a backlog runs are taken in their order, and what is older, of another version or lost soon after it has come", testClaimBacklog},
+	{"backlog_ends", "what a backlog's claims are for is looked at each time: the versions asked for, and priorities that have come", testClaimBacklogEnds},
+	{"backlog_fails", "a claim that fails comes with the runs that it has taken", testClaimBacklogFails},
 	{"expired_race", "a lost run goes to one of many claimers", testClaimExpiredRace},
 }
 
@@ -415,5 +420,58 @@ func testClaimBacklog(t *testing.T, f *fixture) {
 	}
 	if taken := f.claim(w, 10, both); len(taken) != 10 {
 		t.Errorf("%d runs were taken beyond the end of the backlog, want as many as asked for, 10", len(taken))
+	}
+}
+
+func testClaimBacklogEnds(t *testing.T, f *fixture) {
+	w := f.worker(time.Hour, v1)
+	f.runs(60)
+	f.claim(w, 10)
+	got := f.claim(w, 10, func(c *pawl.Claim) { c.Has = []pawl.VersionID{{Workflow: "enrich", Version: "1"}} })
+	if len(got) > 0 {
+		t.Errorf("a claim for another workflow took %s", ids(got))
+	}
+	f.claim(w, 10)
+	first := newRun()
+	first.Priority = 100
+	f.insertRun(first)
+	_, err := f.s.Heartbeat(f.ctx(), w) // learns where runs wait
+	f.ok(err)
+	if got := f.claim(w, 5); len(got) != 5 || !strings.Contains(ids(got), string(first.ID)) {
+		t.Errorf("taken: %s; want the run with priority, %s, among them", ids(got), first.ID)
+	}
+}
+
+// countdown is a context that has ended when it has been asked so many times.
+type countdown struct {
+	context.Context
+	left atomic.Int64
+}
+
+func (c *countdown) Err() error {
+	if c.left.Add(-1) < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+func (c *countdown) Done() <-chan struct{} { return nil }
+
+func testClaimBacklogFails(t *testing.T, f *fixture) {
+	f.broken = true // runs are deleted
+	for k := range int64(12) {
+		w := f.worker(time.Hour, v1)
+		f.runs(15)
+		if n := len(f.claim(w, 10)); n != 10 {
+			t.Fatalf("%d runs were taken, want 10", n)
+		}
+		ctx := &countdown{Context: f.ctx()}
+		ctx.left.Store(k)
+		got, err := f.s.Claim(ctx, pawl.Claim{Worker: w.ID, Has: v1, Limit: 10, Token: 78})
+		owned := f.text(`SELECT count(*) FROM pawl_runs WHERE token = 78`)
+		if owned != strconv.Itoa(len(got)) {
+			t.Errorf("%d runs came with %v, and %s are taken", len(got), err, owned)
+		}
+		f.exec(`DELETE FROM pawl_runs`)
 	}
 }

@@ -1,13 +1,14 @@
 package sqlstore
 
 import (
+	"slices"
 	"time"
 
 	"github.com/pawlrun/pawl"
 )
 
-// backlog is what the last claim of a worker has found: more than it could take, and all of it of one version. Until the next
-// claim of everything the worker takes from there alone, from where it stopped. That makes two things cheaper: other versions are
+// backlog is what a worker's last claim of everything has found: more than it could take, and all of it of one version. Until the
+// next one the worker takes from there alone, from where it stopped. That makes two things cheaper: other versions are
 // not looked at, and on PostgreSQL what was taken before is not passed over again, whose entries stay in the index until they
 // are vacuumed.
 //
@@ -28,11 +29,30 @@ func (s *Store) backlogOf(c pawl.Claim) *backlog {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.backlogs[c.Worker]
-	if b == nil || time.Now().After(b.until) {
+	if b == nil || time.Now().After(b.until) || !slices.Contains(c.Has, b.version) {
 		delete(s.backlogs, c.Worker)
 		return nil
 	}
 	return b
+}
+
+// advanceBacklog notes how far b has been taken.
+func (s *Store) advanceBacklog(id pawl.WorkerID, b *backlog, taken []pawl.Claimed) {
+	next := *b
+	for i := range taken {
+		next.due = max(next.due, taken[i].Before)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.backlogs[id] == b {
+		s.backlogs[id] = &next
+	}
+}
+
+func (s *Store) forgetBacklog(id pawl.WorkerID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.backlogs, id)
 }
 
 // noteBacklog looks at what a claim of everything has taken.
@@ -45,9 +65,9 @@ func (s *Store) noteBacklog(c pawl.Claim, taken []pawl.Claimed) {
 	defer s.mu.Unlock()
 	if b == nil {
 		delete(s.backlogs, c.Worker)
-		return
+	} else {
+		s.backlogs[c.Worker] = b
 	}
-	s.backlogs[c.Worker] = b
 }
 
 func newBacklog(taken []pawl.Claimed) *backlog {

@@ -126,13 +126,13 @@ func (s *Store) Claim(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error)
 	} else {
 		taken, err = s.claimFreely(ctx, c, flows)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("claim runs: %w", err)
-	}
 	for i := range taken {
 		if taken[i].From != pawl.Running {
 			taken[i].Before = 0
 		}
+	}
+	if err != nil {
+		return taken, fmt.Errorf("claim runs: %w", err)
 	}
 	return taken, nil
 }
@@ -148,14 +148,6 @@ func isSpecial(flows map[string]flow) bool {
 
 // claimFreely is the claim where no queue has anything to heed, as far as this process knows. It leaves those alone that have.
 func (s *Store) claimFreely(ctx context.Context, c pawl.Claim, flows map[string]flow) (taken []pawl.Claimed, err error) {
-	if b := s.backlogOf(c); b != nil {
-		taken, err = s.claimOf(ctx, c, claimShape{pairs: 1, ways: "\x00", suspect: c.Suspect, from: true},
-			[]any{b.version.Workflow, b.version.Version, b.queue, b.priority, b.due})
-		if err != nil || len(taken) == c.Limit {
-			return taken, err
-		}
-		c.Limit -= len(taken)
-	}
 	args := make([]any, 0, 4*len(c.Has)+1)
 	for _, v := range c.Has {
 		args = append(args, v.Workflow, v.Version)
@@ -169,11 +161,22 @@ func (s *Store) claimFreely(ctx context.Context, c pawl.Claim, flows map[string]
 			args = append(args, w.queue, w.priority)
 		}
 	}
+	if len(ways) > len(c.Has) { // priorities count from the moment they are there
+		s.forgetBacklog(c.Worker)
+	} else if b := s.backlogOf(c); b != nil {
+		taken, err = s.claimOf(ctx, c, claimShape{pairs: 1, ways: "\x00", suspect: c.Suspect, from: true},
+			[]any{b.version.Workflow, b.version.Version, b.queue, b.priority, b.due})
+		if err != nil || len(taken) == c.Limit {
+			s.advanceBacklog(c.Worker, b, taken)
+			return taken, err
+		}
+		c.Limit -= len(taken)
+	}
 	if c.Expired {
 		args = append(args, c.Clock)
 	}
-	more, err := s.claimOf(ctx, c, claimShape{len(c.Has), string(ways), c.Expired, c.Suspect, false}, args)
-	if len(ways) == len(c.Has) { // elsewhere priorities, which count from the moment they are there
+	more, err := s.claimOf(ctx, c, claimShape{pairs: len(c.Has), ways: string(ways), lost: c.Expired, suspect: c.Suspect}, args)
+	if len(ways) == len(c.Has) && err == nil {
 		s.noteBacklog(c, more)
 	}
 	return append(taken, more...), err

@@ -134,7 +134,7 @@ func readLine(line string, row *pawl.StepRow) (err error) {
 	if err == nil && fields[8] != "" {
 		row.InputHash, err = hex.DecodeString(fields[8])
 	}
-	if err == nil {
+	if err == nil && fields[9] != "" {
 		row.Value, err = hex.DecodeString(fields[9])
 	}
 	row.ValueSize = len(row.Value)
@@ -228,16 +228,14 @@ func (t *txn) notEnded(ctx context.Context, run pawl.RunID, names []string, fail
 
 // addOpen adds those names, of steps of these items, whose items have not ended.
 func (t *txn) addOpen(ctx context.Context, run pawl.RunID, batch string, items, names []string, failed bool, open []string) ([]string, error) {
-	ended := make(map[string]bool, len(items))
+	ended := make(map[string]bool, len(items)) // only those that are asked about: there may be any number between them
+	for _, item := range items {
+		ended[item] = false
+	}
 	for from, last := slices.Min(items), slices.Max(items); from != ""; {
 		page, err := t.lines(ctx, selectEndedIDs, string(run), batch, from, last, failed, int64(linePage))
 		if err != nil {
 			return nil, err
-		}
-		if len(ended) == 0 { // those alone that are asked about, for there may be any number between them
-			for _, item := range items {
-				ended[item] = false
-			}
 		}
 		for _, id := range page {
 			if _, asked := ended[id]; asked {
