@@ -21,7 +21,8 @@ const (
 
 // claims takes due runs while ctx lives. It is woken by starts in this process and, while more was due than there were
 // slots, by their ends; otherwise it polls, also when another process hints. A poll only reads when the next run is due.
-// Six times a lease it looks for runs of lost workers too, which takes the write lock on SQLite.
+// Six times a lease, and when the lease of another worker is over, it looks for runs of lost workers too, which takes the write
+// lock on SQLite.
 func (w *worker) claims(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -59,13 +60,14 @@ func (w *worker) claims(ctx context.Context) {
 		}
 		gathers = false
 		// However often it is woken, it does not put off the search for lost workers.
-		if left := search - time.Since(searched); look && left > 0 {
+		if left := min(search-time.Since(searched), w.untilLapse(search)); look && left > 0 {
 			if next := w.nextDue(ctx); next > 0 {
 				timer.Reset(min(next, left))
 				continue
 			}
 		}
 		searched = time.Now()
+		w.lapsed()
 		got, full, err := w.claimOnce(ctx)
 		next := w.e.o.poll()
 		switch {
@@ -78,7 +80,26 @@ func (w *worker) claims(ctx context.Context) {
 			next = fruitless
 			fruitless = min(2*fruitless, max(w.e.o.poll()/10, lookAgain))
 		}
-		timer.Reset(min(next, search))
+		timer.Reset(min(next, w.untilLapse(search)))
+	}
+}
+
+// untilLapse is how long it is until the lease of another worker is over, at most most.
+func (w *worker) untilLapse(most time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lapse == 0 {
+		return most
+	}
+	return min(most, max(0, w.lapse-w.boot()))
+}
+
+// lapsed takes note that runs of lost workers are looked for.
+func (w *worker) lapsed() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lapse > 0 && w.boot() >= w.lapse {
+		w.lapse = 0
 	}
 }
 

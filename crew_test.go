@@ -159,3 +159,46 @@ func TestGoroutinesAreUsedAgain(t *testing.T) {
 		}
 	})
 }
+
+// A lost worker's run is taken over when its lease is over, and not with the next of the looks that come six times a lease.
+func TestLapseIsNotWaitedBeyond(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		const lease = time.Minute
+		b.opts.Lease, b.opts.Poll = lease, 10*time.Minute
+		start := time.Now()
+		took := make(chan time.Duration, 2)
+		w := pawl.Define("w", "v1", func(run *pawl.Run, in int) (int, error) {
+			return pawl.Repeatable(run, "s", in, func(ctx context.Context, in int) (int, error) {
+				took <- time.Since(start)
+				if b.effect("s") == 1 {
+					<-ctx.Done()
+					return 0, context.Cause(ctx)
+				}
+				return in, nil
+			})
+		})
+		m := &mortal{Store: b.store}
+		o := b.opts
+		first, err := pawl.New(m, &o, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- first.Work(ctx) }()
+		if _, err := w.Start(t.Context(), first, 1); err != nil {
+			t.Fatal(err)
+		}
+		<-took
+		time.Sleep(lease/3 + 5*time.Second) // bubble: it has renewed once
+		m.dead.Store(true)
+		time.Sleep(3 * time.Second) // bubble
+		stop := b.work(b.engine(w))
+		if at, over := <-took, lease/3+lease; at < over || at > over+100*time.Millisecond {
+			t.Errorf("the run was taken over after %v, the lease was over after %v", at, over)
+		}
+		stop()
+		cancel()
+		<-done
+	})
+}

@@ -406,22 +406,54 @@ func (x *execution) items(q ItemQuery) iter.Seq2[*ItemRow, error] {
 	})
 }
 
-// endedItems reads what a batch that goes on needs of its items.
+// endedItems reads what a batch that goes on needs of its items. A page is read while the one before it is gone through.
 func (x *execution) endedItems(batch string) iter.Seq2[*EndedItem, error] {
-	return paged(x, itemPage, func(it *EndedItem) string { return it.Item }, func(ctx context.Context, tx Txn, after string) ([]EndedItem, error) {
+	read := func(ctx context.Context, tx Txn, after string) ([]EndedItem, error) {
 		return tx.EndedItems(ctx, x.row.ID, batch, after, itemPage)
-	})
+	}
+	type page struct {
+		items []EndedItem
+		err   error
+	}
+	return func(yield func(*EndedItem, error) bool) {
+		ahead := make(chan page)
+		enough := make(chan struct{})
+		defer close(enough)
+		go func() {
+			defer close(ahead)
+			for after := ""; ; {
+				var p page
+				p.items, p.err = readPage(x, after, read)
+				select {
+				case ahead <- p:
+				case <-enough:
+					return
+				}
+				if p.err != nil || len(p.items) < itemPage {
+					return
+				}
+				after = p.items[itemPage-1].Item
+			}
+		}()
+		for p := range ahead {
+			if p.err != nil {
+				yield(nil, p.err)
+				return
+			}
+			for i := range p.items {
+				if !yield(&p.items[i], nil) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // paged reads rows in pages of so many, each from the id after which it begins.
 func paged[T any](x *execution, size int, id func(*T) string, read func(ctx context.Context, tx Txn, after string) ([]T, error)) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
 		for after := ""; ; {
-			var page []T
-			err := x.view(func(ctx context.Context, tx Txn) (err error) {
-				page, err = read(ctx, tx, after)
-				return err
-			})
+			page, err := readPage(x, after, read)
 			if err != nil {
 				yield(nil, err)
 				return
@@ -437,6 +469,14 @@ func paged[T any](x *execution, size int, id func(*T) string, read func(ctx cont
 			after = id(&page[size-1])
 		}
 	}
+}
+
+func readPage[T any](x *execution, after string, read func(ctx context.Context, tx Txn, after string) ([]T, error)) (page []T, err error) {
+	err = x.view(func(ctx context.Context, tx Txn) (err error) {
+		page, err = read(ctx, tx, after)
+		return err
+	})
+	return page, err
 }
 
 // view reads; a plan does so in its own transaction.

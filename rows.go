@@ -228,6 +228,7 @@ type Beat struct {
 	Now    int64  // the store's clock
 	Server string // changes when another server, or a restarted one, answers
 	Runs   []Held
+	Lapse  time.Duration // until the first lease of another worker is over, unless that is renewed; 0 if there is none
 }
 
 // Held is a run that the worker owns by the store's record.

@@ -47,6 +47,7 @@ type worker struct {
 	clockAt time.Duration  // … and the boot clock when its answer came
 	server  string
 	calm    time.Duration // boot clock before which expired leases are left alone
+	lapse   time.Duration // boot clock when the first lease of another worker is over, as of that renewal; 0 never
 }
 
 // ErrAbandoned is what Work returns if steps did not end although their contexts had been cancelled. Their runs are
@@ -287,6 +288,9 @@ func (w *worker) note(b *Beat, sent time.Duration) {
 		}
 	}
 	w.renewed, w.clock, w.clockAt, w.server = sent, b.Now, at, b.Server
+	if w.lapse = 0; b.Lapse > 0 {
+		w.lapse = at + b.Lapse + time.Millisecond // a lease is over after its last moment
+	}
 }
 
 // extended notes that a transaction, sent when the boot clock showed sent, renewed a lease that was not over yet.

@@ -39,7 +39,10 @@ func (s *Store) Register(ctx context.Context, w pawl.WorkerRow, has []pawl.Versi
 }
 
 const renewLease = `UPDATE pawl_workers SET lease = $2, expires = {leasenow} + $2, clock = {clock}, seen = {now}, left_at = NULL
-WHERE id = $1 RETURNING {now}, {server}`
+WHERE id = $1 RETURNING {now}, {server}, (` + selectLapse + `) - {leasenow}`
+
+// Workers are few.
+const selectLapse = `SELECT min(o.expires) FROM pawl_workers AS o WHERE o.id <> $1 AND o.clock = {clock} AND o.expires > {leasenow}`
 
 const selectHeld = `SELECT id, epoch, cancel_at IS NOT NULL FROM pawl_runs{byowner} WHERE owner = $1`
 
@@ -72,7 +75,7 @@ func (s *Store) beat(ctx context.Context, w pawl.WorkerRow) (*pawl.Beat, error) 
 	var beat *pawl.Beat
 	err := s.renew(ctx, func(ctx context.Context, t *txn) error {
 		var b pawl.Beat
-		found, err := t.row(ctx, renewLease, []any{string(w.ID), w.Lease.Microseconds()}, []any{&b.Now, &b.Server})
+		found, err := t.row(ctx, renewLease, []any{string(w.ID), w.Lease.Microseconds()}, []any{&b.Now, &b.Server, scanMicros(&b.Lapse)})
 		if err != nil || !found {
 			beat = nil
 			return err
