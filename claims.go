@@ -252,20 +252,22 @@ func (w *worker) over(x *execution, unhook func(), h *here) {
 		w.e.hint(w.hold)
 	}
 	unhook()
-	x.drop(fault.ErrLeaseLost)
-	w.mu.Lock()
-	if w.live[x.row.ID] == x { // not a later claim of the same run
-		delete(w.live, x.row.ID)
-	}
-	w.mu.Unlock()
-	if x.slot { // another run of its queue may begin, which was not due before
-		w.busy()
-	}
-	w.free1()
 	if h != nil {
 		x.writing.take()
 		h.final = x.final
 		x.writing.leave()
+	}
+	w.mu.Lock()
+	if w.live[x.row.ID] == x { // not a later claim of the same run
+		delete(w.live, x.row.ID)
+	}
+	if h != nil { // at the same moment, so that nobody looks in the store for a run that has just ended here
 		close(h.done)
 	}
+	w.mu.Unlock()
+	x.drop(fault.ErrLeaseLost)
+	if x.slot { // another run of its queue may begin, which was not due before
+		w.busy()
+	}
+	w.free1()
 }

@@ -37,6 +37,14 @@ func (e *Engine) awaitEnd(ctx context.Context, id RunID, h *here) (*RunRow, erro
 	for {
 		run, wait := &RunRow{State: Running}, time.Second
 		if !e.holds(id) { // else a worker of this process will say how it ends, unless it loses it
+			select {
+			case <-over:
+				if h.final != nil {
+					return h.final, nil
+				}
+				over = nil
+			default:
+			}
 			wait, pause = pause, min(pause*2, time.Second)
 			err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
 				if run, err = tx.LockRun(ctx, id); err == nil && run.State == Succeeded {
