@@ -24,45 +24,18 @@ const (
 // Six times a lease, and when the lease of another worker is over, it looks for runs of lost workers too, which takes the write
 // lock on SQLite.
 func (w *worker) claims(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	p := &pace{w: w, timer: time.NewTimer(0), fruitless: lookAgain}
+	defer p.timer.Stop()
 	search, searched := w.e.o.lease()/6, time.Time{}
-	fruitless := lookAgain
-	gathers, hurry := false, 0 // whether a free slot waits for others, and how many are not to
 	for {
-		look := false // only whether anything is due
-		select {
-		case <-ctx.Done():
+		look, ok := p.wait(ctx)
+		if !ok {
 			return
-		case <-timer.C:
-			look = !gathers
-		case <-w.heard:
-			look = w.e.oneWriter() // elsewhere a claim that gets nothing costs no more than the look
-		case <-w.e.wake:
-			fruitless = lookAgain
-		case <-w.freed:
-			if w.isIdle() {
-				continue
-			}
-			if hurry == 0 && 2*w.vacant() < w.e.o.slots() {
-				if !gathers {
-					gathers = true
-					timer.Reset(gather)
-				}
-				continue
-			}
 		}
-		switch {
-		case gathers && w.vacant() <= 1:
-			hurry = gatherAgain
-		case hurry > 0:
-			hurry--
-		}
-		gathers = false
 		// However often it is woken, it does not put off the search for lost workers.
 		if left := min(search-time.Since(searched), w.untilLapse(search)); look && left > 0 {
 			if next := w.nextDue(ctx); next > 0 {
-				timer.Reset(min(next, left))
+				p.timer.Reset(min(next, left))
 				continue
 			}
 		}
@@ -75,13 +48,64 @@ func (w *worker) claims(ctx context.Context) {
 			w.e.log.Log(ctx, failure(ctx), "claim failed", "worker", w.id.ID, "err", err)
 		case full: // the end of a run wakes this loop
 		case got > 0:
-			next, fruitless = lookAgain, lookAgain
+			next, p.fruitless = lookAgain, lookAgain
 		default: // what is due and was not given is in other hands
-			next = fruitless
-			fruitless = min(2*fruitless, max(w.e.o.poll()/10, lookAgain))
+			next = p.fruitless
+			p.fruitless = min(2*p.fruitless, max(w.e.o.poll()/10, lookAgain))
 		}
-		timer.Reset(min(next, w.untilLapse(search)))
+		p.timer.Reset(min(next, w.untilLapse(search)))
 	}
+}
+
+// pace is when a worker claims.
+type pace struct {
+	w         *worker
+	timer     *time.Timer
+	fruitless time.Duration // how long to wait after a claim that got nothing
+	gathers   bool          // a free slot waits for others
+	hurry     int           // how many free slots are not to
+}
+
+// wait returns when there is reason to claim or, with look, only to see whether anything is due; false at the end of ctx.
+func (p *pace) wait(ctx context.Context) (look, ok bool) {
+	w := p.w
+	for {
+		look = false
+		select {
+		case <-ctx.Done():
+			return false, false
+		case <-p.timer.C:
+			look = !p.gathers
+		case <-w.heard:
+			look = w.e.oneWriter() // elsewhere a claim that gets nothing costs no more than the look
+		case <-w.e.wake:
+			p.fruitless = lookAgain
+		case <-w.freed:
+			if w.isIdle() || p.gather() {
+				continue
+			}
+		}
+		switch {
+		case p.gathers && w.vacant() <= 1:
+			p.hurry = gatherAgain
+		case p.hurry > 0:
+			p.hurry--
+		}
+		p.gathers = false
+		return look, true
+	}
+}
+
+// gather reports whether a free slot waits for others.
+func (p *pace) gather() bool {
+	if p.hurry > 0 || 2*p.w.vacant() >= p.w.e.o.slots() {
+		return false
+	}
+	if !p.gathers {
+		p.gathers = true
+		p.timer.Reset(gather)
+	}
+	return true
 }
 
 // untilLapse is how long it is until the lease of another worker is over, at most most.

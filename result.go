@@ -37,21 +37,12 @@ func (e *Engine) awaitEnd(ctx context.Context, id RunID, h *here) (*RunRow, erro
 	for {
 		run, wait := &RunRow{State: Running}, time.Second
 		if !e.holds(id) { // else a worker of this process will say how it ends, unless it loses it
-			select {
-			case <-over:
-				if h.final != nil {
-					return h.final, nil
-				}
-				over = nil
-			default:
+			if final := h.ended(); final != nil {
+				return final, nil
 			}
 			wait, pause = pause, min(pause*2, time.Second)
-			err := e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
-				if run, err = tx.LockRun(ctx, id); err == nil && run.State == Succeeded {
-					_, run.Result, err = tx.Payload(ctx, id)
-				}
-				return err
-			})
+			var err error
+			run, err = e.stored(ctx, id)
 			if err != nil {
 				return nil, fmt.Errorf("result of run %s: %w", id, err)
 			}
@@ -76,6 +67,30 @@ func (e *Engine) awaitEnd(ctx context.Context, id RunID, h *here) (*RunRow, erro
 		case <-timer.C:
 		}
 	}
+}
+
+// ended is how the run has ended, if that is known here.
+func (h *here) ended() *RunRow {
+	if h == nil {
+		return nil
+	}
+	select {
+	case <-h.done:
+		return h.final
+	default:
+		return nil
+	}
+}
+
+// stored reads the run, with its result if it has succeeded.
+func (e *Engine) stored(ctx context.Context, id RunID) (run *RunRow, err error) {
+	err = e.store.View(ctx, func(ctx context.Context, tx Txn) (err error) {
+		if run, err = tx.LockRun(ctx, id); err == nil && run.State == Succeeded {
+			_, run.Result, err = tx.Payload(ctx, id)
+		}
+		return err
+	})
+	return run, err
 }
 
 // holds reports whether a worker of this process has the run, or will have it in a moment, and has not lost it.

@@ -393,7 +393,7 @@ func testClaimBacklog(t *testing.T, f *fixture) {
 	f.insertRun(other)
 	wanted := map[pawl.RunID]string{older.ID: "an older run", other.ID: "a run of another version", lost: "a lost run"}
 	for i := 0; i < len(queued)-len(got) && len(wanted) > 0; i++ {
-		time.Sleep(5 * time.Millisecond) // a claim may look from where the last one stopped for a moment
+		<-time.After(5 * time.Millisecond) // a claim may look from where the last one stopped for a moment
 		for _, c := range f.claim(w, 1, both, expired) {
 			delete(wanted, c.Row.ID)
 		}
