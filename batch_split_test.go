@@ -3,6 +3,7 @@ package pawl_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -56,16 +57,16 @@ func TestIntentsThatLandBeforeTheLeaseIsLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		s := &losing{Store: b.store, gate: make(chan struct{})}
 		opens, others, fails := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		again := false
+		var again atomic.Bool
 		ids := append([]string{"bad", "opener"}, numbered(20)...)
 		w := pawl.Define("split", "v1", func(run *pawl.Run, _ string) (string, error) {
 			_, err := pawl.Batch(run, "rows", ids, self, func(run *pawl.Run, id string) (string, error) {
 				switch id {
 				case "bad":
 					return pawl.Repeatable(run, "r", id, func(context.Context, string) (string, error) {
-						if !again {
+						if !again.Load() {
 							<-fails
-							again = true
+							again.Store(true)
 						}
 						return "", errors.New("no")
 					})
@@ -113,5 +114,58 @@ func TestIntentsThatLandBeforeTheLeaseIsLost(t *testing.T) {
 				t.Errorf("the effect of %s was made %d times", id, n)
 			}
 		}
+	})
+}
+
+// sharing is a store that counts the rows that Write inserts for a workflow.
+type sharing struct {
+	pawl.Store
+	n atomic.Int64
+}
+
+func (s *sharing) Write(ctx context.Context, cs []pawl.Change) (int64, error) {
+	for _, c := range cs {
+		for _, row := range c.Insert {
+			if row.Name[0] == 'b' {
+				s.n.Add(1)
+			}
+		}
+	}
+	return s.Store.Write(ctx, cs)
+}
+
+// The end of a run that another one waits for needs a transaction of its own, the results before it do not.
+func TestManyResultsBeforeAnEndOfItsOwn(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		const branches = 20
+		child := pawl.Define("child", "v1", func(run *pawl.Run, in int) (int, error) {
+			g := run.Group()
+			for i := range branches {
+				g.Go(func(run *pawl.Run) error {
+					_, err := pawl.Repeatable(run, "b"+strconv.Itoa(i), in, func(_ context.Context, in int) (int, error) {
+						time.Sleep(time.Second) // bubble
+						return in, nil
+					})
+					return err
+				})
+			}
+			return in, g.Wait()
+		})
+		parent := pawl.Define("parent", "v1", func(run *pawl.Run, in int) (int, error) { return pawl.Child(run, "c", child, in) })
+		s := &sharing{Store: b.store}
+		o := b.opts
+		e, err := pawl.New(s, &o, parent, child)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := b.work(e)
+		h, err := parent.Start(t.Context(), e, 1)
+		if err == nil {
+			_, err = h.Result(t.Context())
+		}
+		if err != nil || s.n.Load() != branches {
+			t.Errorf("%d of %d results were written together, and then %v", s.n.Load(), branches, err)
+		}
+		stop()
 	})
 }

@@ -96,14 +96,14 @@ func apart(ops []stepOp) (parts [][]stepOp) {
 	return parts
 }
 
-// endShares reports whether the run's end may share a transaction.
-func (q *write) endShares() bool {
-	return q.end.finish != "" && !q.end.alone && q.end.next == nil && !q.run.Called
+// shares reports whether the run's end may share a transaction.
+func (end *runEnd) shares(run *RunRow) bool {
+	return end.finish != "" && !end.alone && end.next == nil && !run.Called
 }
 
 // changeEnd adds the run's end, if nothing else has to be looked at or written with it.
 func (q *write) changeEnd(c *Change) bool {
-	if !q.endShares() {
+	if !q.end.shares(q.run) {
 		return false
 	}
 	c.End = &RunEnd{State: q.end.finish, Fault: q.end.fault, Row: q.run}

@@ -330,7 +330,7 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 		return nil
 	}
 	parts := apart(all)
-	if end != nil && len(parts[len(parts)-1]) >= manyOps && !x.write(nil, end).endShares() {
+	if end != nil && len(parts[len(parts)-1]) >= manyOps && !end.shares(&x.row) {
 		parts = append(parts, nil)
 	}
 	for i, part := range parts {

@@ -15,9 +15,8 @@ import (
 // What is missed meanwhile is older, of another version, or a lost worker's; the next claim of everything finds it. Where
 // priorities are, or queues of other names, there is always a claim of everything.
 type backlog struct {
-	way
-	version pawl.VersionID
-	due     int64 // of the last run that was taken
+	version pawl.VersionID // whose runs are in the queue of the workflow's name, at priority 0
+	due     int64          // of the last run that was taken
 	until   time.Time
 }
 
@@ -30,59 +29,41 @@ func (s *Store) backlogOf(c pawl.Claim) *backlog {
 	defer s.mu.Unlock()
 	b := s.backlogs[c.Worker]
 	if b == nil || time.Now().After(b.until) || !slices.Contains(c.Has, b.version) {
-		delete(s.backlogs, c.Worker)
 		return nil
 	}
 	return b
 }
 
-// advanceBacklog notes how far b has been taken.
-func (s *Store) advanceBacklog(id pawl.WorkerID, b *backlog, taken []pawl.Claimed) {
-	next := *b
-	for i := range taken {
-		next.due = max(next.due, taken[i].Before)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.backlogs[id] == b {
-		s.backlogs[id] = &next
-	}
-}
-
-func (s *Store) forgetBacklog(id pawl.WorkerID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.backlogs, id)
-}
-
-// noteBacklog looks at what a claim of everything has taken.
-func (s *Store) noteBacklog(c pawl.Claim, taken []pawl.Claimed) {
-	var b *backlog
-	if len(taken) == c.Limit {
-		b = newBacklog(taken)
-	}
+// keepBacklog notes what the worker's next claim may take from; nil is nothing.
+func (s *Store) keepBacklog(id pawl.WorkerID, b *backlog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b == nil {
-		delete(s.backlogs, c.Worker)
+		delete(s.backlogs, id)
 	} else {
-		s.backlogs[c.Worker] = b
+		s.backlogs[id] = b
 	}
 }
 
-func newBacklog(taken []pawl.Claimed) *backlog {
-	b := &backlog{until: time.Now().Add(backlogFor)}
+// newBacklog looks at what a claim of everything has taken.
+func newBacklog(c pawl.Claim, taken []pawl.Claimed) *backlog {
+	if len(taken) < c.Limit {
+		return nil
+	}
+	version := func(r *pawl.RunRow) pawl.VersionID { return pawl.VersionID{Workflow: r.Workflow, Version: r.Version} }
+	b := &backlog{version: version(&taken[0].Row), until: time.Now().Add(backlogFor)}
 	for i := range taken {
-		r := &taken[i].Row
-		in := way{r.Workflow, r.Queue, int64(r.Priority)}
-		version := pawl.VersionID{Workflow: r.Workflow, Version: r.Version}
-		if i == 0 {
-			b.way, b.version = in, version
-		}
-		if taken[i].From == pawl.Running || in != b.way || version != b.version {
+		if taken[i].From == pawl.Running || version(&taken[i].Row) != b.version {
 			return nil
 		}
+	}
+	return b.after(taken)
+}
+
+// after is what is left of the backlog once these were taken from it.
+func (b backlog) after(taken []pawl.Claimed) *backlog {
+	for i := range taken {
 		b.due = max(b.due, taken[i].Before)
 	}
-	return b
+	return &b
 }

@@ -161,13 +161,12 @@ func (s *Store) claimFreely(ctx context.Context, c pawl.Claim, flows map[string]
 			args = append(args, w.queue, w.priority)
 		}
 	}
-	if len(ways) > len(c.Has) { // priorities count from the moment they are there
-		s.forgetBacklog(c.Worker)
-	} else if b := s.backlogOf(c); b != nil {
+	plain := len(ways) == len(c.Has) // else there are priorities, which count from the moment they are there
+	if b := s.backlogOf(c); b != nil && plain {
 		taken, err = s.claimOf(ctx, c, claimShape{pairs: 1, ways: "\x00", suspect: c.Suspect, from: true},
-			[]any{b.version.Workflow, b.version.Version, b.queue, b.priority, b.due})
+			[]any{b.version.Workflow, b.version.Version, b.version.Workflow, int64(0), b.due})
 		if err != nil || len(taken) == c.Limit {
-			s.advanceBacklog(c.Worker, b, taken)
+			s.keepBacklog(c.Worker, b.after(taken))
 			return taken, err
 		}
 		c.Limit -= len(taken)
@@ -176,8 +175,8 @@ func (s *Store) claimFreely(ctx context.Context, c pawl.Claim, flows map[string]
 		args = append(args, c.Clock)
 	}
 	more, err := s.claimOf(ctx, c, claimShape{pairs: len(c.Has), ways: string(ways), lost: c.Expired, suspect: c.Suspect}, args)
-	if len(ways) == len(c.Has) && err == nil {
-		s.noteBacklog(c, more)
+	if plain && err == nil {
+		s.keepBacklog(c.Worker, newBacklog(c, more))
 	}
 	return append(taken, more...), err
 }

@@ -72,9 +72,12 @@ func (t *txn) Steps(ctx context.Context, run pawl.RunID, after string, limit int
 		if more {
 			after = page[size-1].Name
 		}
-		if i := slices.IndexFunc(page, func(s pawl.StepRow) bool { return itemsOf(&s) != "" }); i >= 0 {
-			query, after, more = stepLinesFrom, itemsOf(&page[i])+"/0", true // '0' comes after '/'
-			page = page[:i]
+		for i := range page {
+			if batch, _ := page[i].Item(); batch != "" {
+				query, after, more = stepLinesFrom, batch+"/0", true // '0' comes after '/'
+				page = page[:i]
+				break
+			}
 		}
 		if page, err = t.complete(ctx, run, page); err != nil {
 			return nil, fmt.Errorf("read journal of run %s: %w", run, err)
@@ -82,12 +85,6 @@ func (t *txn) Steps(ctx context.Context, run pawl.RunID, after string, limit int
 		steps = append(steps, page...)
 	}
 	return steps, nil
-}
-
-// itemsOf is the batch whose item the step belongs to; "" if it is none's.
-func itemsOf(s *pawl.StepRow) string {
-	batch, _ := s.Item()
-	return batch
 }
 
 // lines gives the lines of a page, sorted: an aggregate owes no order.
@@ -153,6 +150,9 @@ func (t *txn) complete(ctx context.Context, run pawl.RunID, steps []pawl.StepRow
 			at[steps[i].Name] = i
 			names = append(names, steps[i].Name)
 		}
+	}
+	if len(names) == 0 {
+		return steps, nil
 	}
 	rows, err := t.named(ctx, run, names)
 	if err != nil {
