@@ -161,16 +161,11 @@ func TestBatchRefusesBadIDs(t *testing.T) {
 	}
 }
 
-// doomed starts a worker that dies when the test says so: what runs then hangs at its next point.
-func (s *stage) doomed(when func(at hooks.Point, step string) bool, defs ...pawl.Definition) *proc {
+// haunted starts a worker that dies when the test says so: what runs then hangs at its next point.
+func (s *stage) haunted(when func(at hooks.Point, step string) bool, defs ...pawl.Definition) *proc {
 	s.t.Helper()
-	var self atomic.Pointer[proc]
-	p := s.spawnWith(func(o *pawl.Options) {
+	return s.spawnProc(func(p *proc, o *pawl.Options) {
 		o.Hooks.At = func(at hooks.Point, _, step string) {
-			p := self.Load()
-			if p == nil {
-				return
-			}
 			if when(at, step) {
 				p.kill()
 			}
@@ -179,8 +174,6 @@ func (s *stage) doomed(when func(at hooks.Point, step string) bool, defs ...pawl
 			}
 		}
 	}, defs...)
-	self.Store(p)
-	return p
 }
 
 // C41, C42, FR-107: whatever becomes of the list between executions, an item runs once, by its id.
@@ -216,7 +209,7 @@ func TestBatchOverAnyList(t *testing.T) {
 					}
 				})
 				w := s.batched(fault.KindKeyed, items, pawl.AtOnce(3))
-				p := s.doomed(die, w)
+				p := s.haunted(die, w)
 				id := begin(s, w, "x")
 				ever := map[string]bool{}
 				for range 3 {
@@ -230,7 +223,7 @@ func TestBatchOverAnyList(t *testing.T) {
 					list = append([]string{fmt.Sprintf("new%d", rnd.IntN(1000))}, list[1+rnd.IntN(2):]...)
 					stop = ran + 1 + rnd.IntN(5)
 					mu.Unlock()
-					p = s.doomed(die, w)
+					p = s.haunted(die, w)
 				}
 				time.Sleep(20 * time.Second) // bubble
 				p.kill()
@@ -290,9 +283,8 @@ func TestBatchSurvivesAKill(t *testing.T) {
 						s.table()
 						items := numbered(9)
 						w := s.batched(kind, func() []string { return items }, pawl.AtOnce(2))
-						var p *proc
 						var seen atomic.Int64
-						p = s.spawnWith(func(o *pawl.Options) {
+						s.spawnProc(func(p *proc, o *pawl.Options) {
 							o.Hooks.At = func(at hooks.Point, _, _ string) {
 								if at == point && seen.Add(1) == int64(nth) {
 									if at == hooks.TxCommitting {
@@ -385,7 +377,7 @@ func TestBatchOfThousands(t *testing.T) {
 			ran++
 			return stop > 0 && ran >= stop
 		}
-		p := s.doomed(die, w)
+		p := s.haunted(die, w)
 		id := begin(s, w, "x")
 		for range 5 {
 			for !p.store.dead.Load() {
@@ -394,7 +386,7 @@ func TestBatchOfThousands(t *testing.T) {
 			mu.Lock()
 			stop = ran + n/4
 			mu.Unlock()
-			p = s.doomed(die, w)
+			p = s.haunted(die, w)
 		}
 		mu.Lock()
 		stop = 0

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,18 +103,7 @@ func TestChildrenAreStartedOnce(t *testing.T) {
 						}
 						return strings.Join(all, " "), nil
 					})
-					var p *proc
-					seen := 0
-					p = s.spawnWith(func(o *pawl.Options) {
-						o.Hooks.At = func(at hooks.Point, _, _ string) {
-							if at != point {
-								return
-							}
-							if seen++; seen == nth {
-								p.die()
-							}
-						}
-					}, w, k)
+					s.doomed(point, nth, w, k)
 					id := begin(s, w, "x")
 					time.Sleep(time.Minute) // bubble
 					s.spawn("b1", w, k)
@@ -351,13 +341,10 @@ func TestChildThatIsRunningAlready(t *testing.T) {
 func TestCancelWhileTheBodyLetsGo(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
 		w := slept(s, func(run *pawl.Run) error { return pawl.Sleep(run, "nap", time.Hour) })
-		seen := 0
+		var seen atomic.Bool
 		s.spawnWith(func(o *pawl.Options) {
 			o.Hooks.At = func(at hooks.Point, run, _ string) {
-				if at != hooks.BodyDone {
-					return
-				}
-				if seen++; seen > 1 {
+				if at != hooks.BodyDone || seen.Swap(true) {
 					return
 				}
 				if _, err := s.desk.Cancel(t.Context(), pawl.RunID(run), ann); err != nil {

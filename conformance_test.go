@@ -169,12 +169,12 @@ func crashAt(t *testing.T, s *stage, point hooks.Point, nth int) {
 		}
 		return s.tx(run, "last", v)
 	})
-	var p *proc
-	seen, hit := atomic.Int32{}, false
-	p = s.spawnWith(func(o *pawl.Options) {
+	var seen atomic.Int32
+	var hit atomic.Bool
+	s.spawnProc(func(p *proc, o *pawl.Options) {
 		o.Hooks.At = func(at hooks.Point, _, step string) {
 			if at == point && int(seen.Add(1)) == nth {
-				hit = true
+				hit.Store(true)
 				if at == hooks.TxCommitting || at == hooks.CommitSending || step == "tx" || step == "last" {
 					p.kill()
 					return
@@ -183,7 +183,6 @@ func crashAt(t *testing.T, s *stage, point hooks.Point, nth int) {
 			}
 		}
 	}, w)
-	time.Sleep(time.Second) // p is set
 	id := begin(s, w, "x")
 	time.Sleep(10 * time.Second)
 	s.spawn("b1", w)
@@ -202,7 +201,7 @@ func crashAt(t *testing.T, s *stage, point hooks.Point, nth int) {
 			again += max(0, s.count(k.String())-1) // a Tx that is rolled back has not happened, but what it carries goes with it (W16)
 		}
 	}
-	if again > 1 || !hit && again > 0 {
+	if again > 1 || !hit.Load() && again > 0 {
 		t.Errorf("%d effects were repeated, want at most the one in the window", again)
 	}
 	if s.rows("tx") != 1 || s.rows("last") != 1 || s.count("once") > 1 {

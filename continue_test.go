@@ -201,20 +201,7 @@ func TestContinueOnce(t *testing.T) {
 			t.Run(fmt.Sprint(point, nth), func(t *testing.T) {
 				scene(t, func(t *testing.T, s *stage) {
 					w := ending(s)
-					var p *proc
-					seen := 0
-					p = s.spawnWith(func(o *pawl.Options) {
-						o.Hooks.At = func(at hooks.Point, _, _ string) {
-							if at != point {
-								return
-							}
-							if seen++; seen == nth && at == hooks.CommitSending {
-								p.kill()
-							} else if seen == nth {
-								p.die()
-							}
-						}
-					}, w)
+					s.doomed(point, nth, w)
 					h, err := w.Start(t.Context(), s.desk, "xxx", pawl.Key("thing:1"))
 					if err != nil {
 						t.Fatal(err)

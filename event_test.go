@@ -231,8 +231,7 @@ func TestTimedOutWaitTakesNothing(t *testing.T) {
 					}
 					return pawl.Await(run, "again", paid, pawl.Key(in))
 				})
-				var p *proc
-				p = s.spawnWith(func(o *pawl.Options) {
+				s.spawnProc(func(p *proc, o *pawl.Options) {
 					o.Hooks.At = func(at hooks.Point, _, step string) {
 						if dies && at == hooks.StepReached && step == "between" {
 							p.die()
@@ -260,23 +259,7 @@ func TestAwaitSurvivesAKill(t *testing.T) {
 				t.Run(fmt.Sprint(point, nth, early), func(t *testing.T) {
 					scene(t, func(t *testing.T, s *stage) {
 						w := buyer(s, 0, 2, pawl.Within(24*time.Hour))
-						var p *proc
-						seen := 0
-						p = s.spawnWith(func(o *pawl.Options) {
-							o.Hooks.At = func(at hooks.Point, _, _ string) {
-								if at != point {
-									return
-								}
-								if seen++; seen != nth {
-									return
-								}
-								if at == hooks.CommitSending {
-									p.kill()
-									return
-								}
-								p.die()
-							}
-						}, w)
+						s.doomed(point, nth, w)
 						if early {
 							s.send("o1", "A")
 							s.send("o1", "B")
@@ -310,8 +293,7 @@ func TestSendSurvivesAKill(t *testing.T) {
 			s.reach(id, pawl.Waiting)
 		}
 		p.stop()
-		var sender *proc
-		sender = s.spawnWith(func(o *pawl.Options) {
+		sender := s.spawnProc(func(sender *proc, o *pawl.Options) {
 			o.Hooks.At = func(at hooks.Point, _, _ string) {
 				if at == hooks.CommitSending {
 					sender.kill()

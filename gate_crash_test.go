@@ -32,23 +32,7 @@ func (s *stage) killAt(k pawl.Kind, point hooks.Point, nth int) {
 	s.t.Helper()
 	s.table()
 	w := paying(s, k)
-	var p *proc
-	seen := 0
-	p = s.spawnWith(func(o *pawl.Options) {
-		o.Hooks.At = func(at hooks.Point, _, _ string) {
-			if at != point {
-				return
-			}
-			if seen++; seen != nth {
-				return
-			}
-			if at == hooks.CommitSending || at == hooks.TxCommitting {
-				p.kill()
-				return
-			}
-			p.die()
-		}
-	}, w)
+	s.doomed(point, nth, w)
 	id := begin(s, w, payout{"o1", 9900})
 	time.Sleep(time.Minute) // bubble
 	s.spawn("b1", w)
@@ -83,8 +67,7 @@ func (s *stage) killAt(k pawl.Kind, point hooks.Point, nth int) {
 func TestApprovalOutlivesTheWorker(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
 		w := paying(s, fault.KindOnce)
-		var p *proc
-		p = s.spawnWith(func(o *pawl.Options) {
+		s.spawnProc(func(p *proc, o *pawl.Options) {
 			o.Hooks.At = func(at hooks.Point, _, name string) {
 				if at == hooks.StepReached && name == "pay" {
 					p.die()

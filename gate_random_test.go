@@ -90,8 +90,7 @@ func (p *play) start() {
 		nth = 1 << 40
 	}
 	var seen atomic.Int64
-	var w *proc
-	w = p.spawnWith(func(o *pawl.Options) {
+	p.worker = p.spawnProc(func(w *proc, o *pawl.Options) {
 		o.Build = "b1"
 		o.Hooks.FlushDelay = time.Hour // no other goroutine of a dead process holds what its body waits for: that would stop the clock
 		o.Hooks.At = func(at hooks.Point, _, _ string) {
@@ -105,7 +104,6 @@ func (p *play) start() {
 			w.die()
 		}
 	}, p.w)
-	p.worker = w
 }
 
 // effect looks whether it may happen (A2, A3, A6, A7), and then happens, or does not, or nobody knows.

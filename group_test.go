@@ -137,15 +137,7 @@ func TestGroupFailure(t *testing.T) {
 			t.Run(fmt.Sprint(point, nth), func(t *testing.T) {
 				scene(t, func(t *testing.T, s *stage) {
 					w := failing(s, true)
-					var seen atomic.Int64
-					var p *proc
-					p = s.spawnWith(func(o *pawl.Options) {
-						o.Hooks.At = func(at hooks.Point, _, _ string) {
-							if at == point && int(seen.Add(1)) == nth {
-								p.die()
-							}
-						}
-					}, w)
+					s.doomed(point, nth, w)
 					id := begin(s, w, "x")
 					if point != "" {
 						time.Sleep(20 * time.Second) // bubble
@@ -508,19 +500,7 @@ func TestGroupSurvivesAKill(t *testing.T) {
 						}
 						return "done", g.Wait()
 					})
-					var seen atomic.Int64
-					var p *proc
-					p = s.spawnWith(func(o *pawl.Options) {
-						o.Hooks.At = func(at hooks.Point, _, _ string) {
-							if at == point && int(seen.Add(1)) == nth {
-								if at == hooks.TxCommitting || at == hooks.CommitSending {
-									p.kill()
-									return
-								}
-								p.die()
-							}
-						}
-					}, w)
+					s.doomed(point, nth, w)
 					id := begin(s, w, "x")
 					time.Sleep(30 * time.Second) // bubble
 					s.spawn("b1", w)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pawlrun/pawl"
@@ -89,10 +90,34 @@ func (s *stage) spawn(build string, defs ...pawl.Definition) *proc {
 
 func (s *stage) spawnWith(set func(*pawl.Options), defs ...pawl.Definition) *proc {
 	s.t.Helper()
+	return s.spawnProc(func(_ *proc, o *pawl.Options) { set(o) }, defs...)
+}
+
+// doomed starts a worker that dies when any of its goroutines comes to the point for the nth time in all.
+func (s *stage) doomed(point hooks.Point, nth int, defs ...pawl.Definition) *proc {
+	s.t.Helper()
+	var seen atomic.Int64
+	return s.spawnProc(func(p *proc, o *pawl.Options) {
+		o.Hooks.At = func(at hooks.Point, _, _ string) {
+			if at != point || seen.Add(1) != int64(nth) {
+				return
+			}
+			if at == hooks.CommitSending || at == hooks.TxCommitting { // the store's locks are held there
+				p.kill()
+				return
+			}
+			p.die()
+		}
+	}, defs...)
+}
+
+// spawnProc starts a worker whose hooks know the process they are in. They are called by many goroutines at once.
+func (s *stage) spawnProc(set func(*proc, *pawl.Options), defs ...pawl.Definition) *proc {
+	s.t.Helper()
 	o := s.opts
 	o.Hooks = &hooks.Hooks{Boot: s.hooks.Boot}
-	set(&o)
 	p := &proc{s: s, store: &mortal{Store: s.bench.store}, done: make(chan error, 1)}
+	set(p, &o)
 	e, err := pawl.New(p.store, &o, defs...)
 	if err != nil {
 		s.t.Fatal(err)
@@ -345,6 +370,7 @@ func (s *stage) reach(id pawl.RunID, want ...pawl.RunState) *pawl.RunDetail {
 	for pause := 10 * time.Millisecond; pause < 5*time.Minute; pause += pause / 4 {
 		d := s.show(s.desk, id)
 		if slices.Contains(want, d.State) {
+			s.settle()
 			return d
 		}
 		if d.State.Terminal() {
@@ -369,9 +395,14 @@ func (s *stage) blocked(id pawl.RunID, kind pawl.EntryKind) pawl.Entry {
 	return pawl.Entry{}
 }
 
+// settle waits until nothing goes on without time or word from outside. What bodies have left in a test's variables can be read
+// then: that a run's state shows it is no order to the race detector, which sees nothing of what happens in the store.
+func (s *stage) settle() { synctest.Wait() }
+
 // want fails unless each named effect was made that often.
 func (s *stage) want(counts map[string]int) {
 	s.t.Helper()
+	s.settle()
 	for name, n := range counts {
 		if got := s.count(name); got != n {
 			s.t.Errorf("effect %q was made %d times, want %d", name, got, n)

@@ -102,8 +102,7 @@ func TestLaneSurvivesAKill(t *testing.T) {
 					return "ok", nil
 				})
 				w := asks(s.rep)
-				var p *proc
-				p = s.spawnWith(func(o *pawl.Options) {
+				s.spawnProc(func(p *proc, o *pawl.Options) {
 					o.Hooks.At = func(at hooks.Point, _, _ string) {
 						if at == point && s.count("call") == 1 {
 							if at == hooks.CommitSending {

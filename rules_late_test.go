@@ -7,6 +7,7 @@ import (
 	"errors"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -121,8 +122,7 @@ func TestCancelOfTxInWithAnotherInput(t *testing.T) {
 		w := flow("tx", "v1", func(run *pawl.Run, _ string) (string, error) {
 			return pawl.TxIn(run, "write", db, in, func(context.Context, *sql.Tx, string) (string, error) { s.effect("write"); return "W", nil })
 		})
-		var p *proc
-		p = s.spawnWith(func(o *pawl.Options) {
+		s.spawnProc(func(p *proc, o *pawl.Options) {
 			o.Build = "b1"
 			o.Hooks.At = func(pt hooks.Point, _, _ string) {
 				if pt == hooks.ForeignDone && s.count("write") == 1 && !p.store.dead.Load() {
@@ -148,9 +148,12 @@ func TestCancelOfTxInWithAnotherInput(t *testing.T) {
 // wrapped hides what kind of driver it is.
 type wrapped struct{ driver.Driver }
 
+// A driver is registered once, however often a test runs.
+var register = sync.OnceFunc(func() { sql.Register("traced", wrapped{&modernc.Driver{}}) })
+
 // A SQLite driver under a wrapper (as tracing packages make) for TxIn.
 func TestTxInUnderAWrappedDriver(t *testing.T) {
-	sql.Register("traced", wrapped{&modernc.Driver{}})
+	register()
 	scene(t, func(t *testing.T, s *stage) {
 		db, err := sql.Open("traced", filepath.Join(t.TempDir(), "user.db"))
 		if err != nil {
@@ -336,11 +339,10 @@ func TestOnlyTheNewestIsRetried(t *testing.T) {
 // since: the run was taken over.
 func TestTakenOverRunBeginsNothing(t *testing.T) {
 	scene(t, func(t *testing.T, s *stage) {
-		var p *proc
 		var once atomic.Bool
 		var mine, claims atomic.Int64
 		w := flow("k", "v1", func(run *pawl.Run, in string) (string, error) { return s.mail(run, "mail", in) })
-		p = s.spawnWith(func(o *pawl.Options) {
+		s.spawnProc(func(p *proc, o *pawl.Options) {
 			o.Hooks.At = func(pt hooks.Point, _, _ string) {
 				if pt == hooks.IntentWritten && once.CompareAndSwap(false, true) {
 					p.store.dead.Store(true)
@@ -376,12 +378,10 @@ func TestDeadlineRunsFromTheIntent(t *testing.T) {
 		w := flow("k", "v1", func(run *pawl.Run, in string) (string, error) {
 			return s.mail(run, "mail", in, pawl.Timeout(10*time.Second))
 		})
-		first := true
-		var at time.Time
+		var first atomic.Pointer[time.Time]
 		s.spawnWith(func(o *pawl.Options) {
 			o.Hooks.At = func(pt hooks.Point, _, _ string) {
-				if pt == hooks.IntentWritten && first {
-					first, at = false, time.Now()
+				if now := time.Now(); pt == hooks.IntentWritten && first.CompareAndSwap(nil, &now) {
 					time.Sleep(11 * time.Second)
 				}
 			}
@@ -389,7 +389,7 @@ func TestDeadlineRunsFromTheIntent(t *testing.T) {
 		id := begin(s, w, "x")
 		d := s.reach(id, pawl.Succeeded)
 		if st := step(t, d, "mail"); len(st.Attempts) < 2 {
-			t.Errorf("the effect began %v after an intent with a deadline of 10 s", began.Sub(at))
+			t.Errorf("the effect began %v after an intent with a deadline of 10 s", began.Sub(*first.Load()))
 		}
 	})
 }

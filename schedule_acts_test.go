@@ -28,14 +28,12 @@ func TestScheduleDecidersDie(t *testing.T) {
 					w.Schedule("b", pawl.Cron("*/7 * * * * *", "UTC"), instant), w.Schedule("c", pawl.Every(11*time.Second), instant, pawl.Overlap(pawl.OverlapBuffer))}
 				s.on("write", func(context.Context, int) (string, error) { time.Sleep(3 * time.Second); return "", nil }) // bubble
 				spawn := func() {
-					var self atomic.Pointer[proc]
 					var passed atomic.Int64
 					at := []hooks.Point{hooks.ScheduleDeciding, hooks.ScheduleDecided, hooks.Claimed}[rnd.IntN(3)]
 					most := int64(rnd.IntN(4)) // how often it passes the point
-					p := s.spawnWith(func(o *pawl.Options) {
-						o.Hooks = &hooks.Hooks{Boot: s.hooks.Boot, At: func(pt hooks.Point, _, _ string) {
-							p := self.Load()
-							if pt != at || p == nil || passed.Add(1) <= most {
+					p := s.spawnProc(func(p *proc, o *pawl.Options) {
+						o.Hooks.At = func(pt hooks.Point, _, _ string) {
+							if pt != at || passed.Add(1) <= most {
 								return
 							}
 							if pt == hooks.ScheduleDeciding {
@@ -43,9 +41,8 @@ func TestScheduleDecidersDie(t *testing.T) {
 								return
 							}
 							p.die()
-						}}
+						}
 					}, defs...)
-					self.Store(p)
 					if lost {
 						p.store.deaf.Store(int64(3 + rnd.IntN(4)))
 					}

@@ -62,18 +62,7 @@ func TestSleepSurvivesAKill(t *testing.T) {
 			t.Run(fmt.Sprint(point, nth), func(t *testing.T) {
 				scene(t, func(t *testing.T, s *stage) {
 					w := slept(s, func(run *pawl.Run) error { return pawl.Sleep(run, "nap", 5*time.Minute) })
-					var p *proc
-					seen := 0
-					p = s.spawnWith(func(o *pawl.Options) {
-						o.Hooks.At = func(at hooks.Point, _, _ string) {
-							if at != point {
-								return
-							}
-							if seen++; seen == nth {
-								p.die()
-							}
-						}
-					}, w)
+					s.doomed(point, nth, w)
 					id := begin(s, w, "x")
 					time.Sleep(time.Minute) // bubble
 					s.spawn("b1", w)

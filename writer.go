@@ -3,6 +3,7 @@ package pawl
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 )
@@ -107,6 +108,7 @@ func (w *writer) leave(me *waiting) bool {
 func (w *writer) lead(ctx context.Context, me *waiting) {
 	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	runtime.Gosched() // who is about to come does so first: with one processor, nobody would otherwise
 	b := w.take(me, cancel)
 	stop := context.AfterFunc(ctx, func() { w.leave(me) })
 	changes := make([]Change, len(b.all))

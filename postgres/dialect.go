@@ -54,6 +54,7 @@ func dialect(h hooks.Store, weak *defaults) sqlstore.Dialect {
 		},
 		Write:         sql.LevelReadCommitted,
 		Read:          sql.LevelRepeatableRead,
+		Domains:       true,
 		Send:          weak.send,
 		SendBatch:     weak.sendBatch,
 		Begin:         weak.begin,

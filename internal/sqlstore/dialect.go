@@ -30,6 +30,8 @@ type Dialect struct {
 	SendBatch func(ctx context.Context, conn *sql.Conn, statements []Batch) (string, error)
 	// Begin runs first in every write transaction. Nil for none.
 	Begin func(ctx context.Context, tx *sql.Tx) error
+	// Domains says that a type can have a constraint.
+	Domains bool
 	// LockTopic locks the number $1 until the transaction ends and gives the transaction's isolation. "" where a write
 	// transaction is alone anyway.
 	LockTopic string

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/fault"
 )
 
 // Hot is a statement that workers or people send all the time, and the index that it has to use: the last part of its
@@ -184,4 +185,14 @@ func (s *Store) PruneOn(ctx context.Context, conn pawl.Conn, p pawl.PruneTerms) 
 		err = t.prune(ctx, p, due, &done)
 	}
 	return done, err
+}
+
+// RowTexts are the statements by which a database inside the process writes journals, row by row.
+func (s *Store) RowTexts() map[string]string {
+	var sh shape
+	if err := putStep(&pawl.StepRow{Run: "r", Name: "n", Kind: fault.KindOnce, State: pawl.StepInFlight, Attempt: 1}, &shaper{shape: &sh}); err != nil {
+		panic(err)
+	}
+	return map[string]string{"fence": s.texts.get(rowFence), "start": s.texts.get(rowStart), "insert": rowInsert(sh), "settle": rowSettle,
+		"end": s.texts.get(rowEnd), "item": insertItem}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -161,7 +162,7 @@ func (s *Store) up(ctx context.Context) error {
 const insertMeta = `INSERT INTO pawl_meta (one, namespace, created) VALUES (1, $1, {now})`
 
 func (s *Store) run(ctx context.Context, tx *sql.Tx, m step) error {
-	if _, err := tx.ExecContext(ctx, s.texts.get(m.text)); err != nil {
+	if _, err := tx.ExecContext(ctx, s.texts.get(s.words(m.text))); err != nil {
 		return err
 	}
 	if m.version == 1 {
@@ -169,6 +170,35 @@ func (s *Store) run(ctx context.Context, tx *sql.Tx, m step) error {
 		return err
 	}
 	return nil
+}
+
+var (
+	wordTypes = regexp.MustCompile(`\{(\w+): ([^}]+)\}\n`)
+	wordUses  = regexp.MustCompile(`\{(\w+) (\w+)\}`)
+)
+
+// words writes out the columns of a migration that take one of some words. A CHECK of the form column IN (…) would do, but both
+// databases pay for it in each statement that writes to the table: PostgreSQL reads and plans the constraint anew, where the
+// constraint of a domain is kept, and SQLite makes a temporary index of the list, where it just compares words one by one.
+func (s *Store) words(text string) string {
+	words := make(map[string][]string)
+	text = wordTypes.ReplaceAllStringFunc(text, func(def string) string {
+		m := wordTypes.FindStringSubmatch(def)
+		for word := range strings.FieldsSeq(m[2]) {
+			words[m[1]] = append(words[m[1]], "'"+strings.Trim(word, "'")+"'")
+		}
+		if !s.d.Domains {
+			return ""
+		}
+		return "CREATE DOMAIN pawl_" + m[1] + " AS TEXT CHECK (VALUE IN (" + strings.Join(words[m[1]], ", ") + "));\n"
+	})
+	return wordUses.ReplaceAllStringFunc(text, func(use string) string {
+		m := wordUses.FindStringSubmatch(use)
+		if s.d.Domains {
+			return "pawl_" + m[1]
+		}
+		return "TEXT CHECK (" + m[2] + " = " + strings.Join(words[m[1]], " OR "+m[2]+" = ") + ")"
+	})
 }
 
 const (

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -208,6 +209,26 @@ func explainSQLite(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []stri
 		return lines, "another index"
 	}
 	return lines, ""
+}
+
+// A list of more than two words becomes a temporary index, anew each time that the statement runs.
+func TestWritesMakeNoTemporaryIndex(t *testing.T) {
+	t.Parallel()
+	s, err := sqlite.Open(filepath.Join(t.TempDir(), "pawl.db"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, s)
+	conn, err := s.Writer().Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, conn)
+	for name, text := range s.RowTexts() {
+		if code := query(t, conn, 1, "EXPLAIN "+text, make([]any, params(text))...); slices.Contains(code, "OpenEphemeral") || !slices.Contains(code, "Halt") {
+			t.Errorf("%s opens a temporary index, or is no program: %v", name, code)
+		}
+	}
 }
 
 // Tables that have a row for each worker, open question, or queue with settings.

@@ -67,8 +67,8 @@ func (t *txn) Payload(ctx context.Context, id pawl.RunID) (input, result []byte,
 }
 
 // saveRun has the states from which the new one may be entered in place of %s, out of the transition table.
-const saveRun = `UPDATE pawl_runs{byid} SET version = $2, own_keys = $3, queue = $4, state = $5,
-	due = CASE WHEN $5 = 'queued' THEN coalesce($6, {now}) ELSE $6 END,
+const saveRun = `UPDATE pawl_runs{byid} SET version = $2, own_keys = $3, queue = $4, state = CAST($5 AS TEXT),
+	due = CASE WHEN CAST($5 AS TEXT) = 'queued' THEN coalesce($6, {now}) ELSE $6 END,
 	epoch = $7, token = $8, owner = $9, claimed = $10, intended = $11, fault = $12, cancel_at = $13, cancel_by = $14,
 	cancel_why = $15, started = $16, ended = CASE WHEN $17 THEN coalesce($18, {now}) END,
 	lost = $19, lost_total = $20, releases = $21, builds = $22, restored = $23,

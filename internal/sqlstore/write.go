@@ -48,7 +48,8 @@ WHERE run = $1 AND name = $2 AND attempt = $3 AND state IN ('in_flight', 'waitin
 
 	rowEnd = `UPDATE pawl_runs{byid} SET state = $2, epoch = epoch + 1, token = NULL, owner = NULL, due = NULL, ended = $3, fault = $4,
 	result = $5
-WHERE id = $1 AND intended IS NULL AND called IS NULL AND (SELECT count(*) FROM pawl_steps WHERE run = $1 AND state IN ` + openStates + `) = 0`
+WHERE id = $1 AND intended IS NULL AND called IS NULL AND (SELECT count(*) FROM pawl_steps{byrun} WHERE run = $1
+	AND (state = 'waiting' OR state = 'in_flight' OR state = 'retrying' OR state = 'uncertain')) = 0` // as openStates, see Store.words
 
 	rowStart = `INSERT INTO pawl_runs (id, lineage, relation, workflow, version, key_name, new_keys, queue, state, due, epoch, token,
 	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input, deadline, time_limit, priority, share)

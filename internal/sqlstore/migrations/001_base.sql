@@ -1,5 +1,12 @@
 -- Times are microseconds since 1970 UTC by the store's clock, durations microseconds. Zero values are NULL where the
--- column allows it. {id}, {bytes}, {c}, {churn} and {stamp} stand for what the two databases write differently.
+-- column allows it. {id}, {bytes}, {c}, {churn} and {stamp} stand for what the two databases write differently, and so does
+-- what {name: words} names: the type {name column} of a column that takes one of these words.
+
+{relation: '' retry fork}
+{run_state: queued running waiting blocked succeeded failed cancelled}
+{run_end: succeeded failed cancelled}
+{step_kind: repeatable keyed tx once timer event gate child batch}
+{step_state: waiting in_flight retrying uncertain succeeded failed given_up}
 
 CREATE TABLE pawl_meta (
 	one       BIGINT PRIMARY KEY CHECK (one = 1),
@@ -12,7 +19,7 @@ CREATE TABLE pawl_runs (
 	id          {id}    NOT NULL PRIMARY KEY,
 	lineage     {id}    NOT NULL,
 	parent      {id},
-	relation    TEXT    NOT NULL CHECK (relation IN ('', 'retry', 'fork')),
+	relation    {relation relation} NOT NULL,
 	workflow    TEXT{c} NOT NULL,
 	version     TEXT{c} NOT NULL,
 	key_name    TEXT{c} NOT NULL,
@@ -23,8 +30,7 @@ CREATE TABLE pawl_runs (
 	priority    INTEGER NOT NULL DEFAULT 0,
 	share       TEXT{c} NOT NULL DEFAULT '',
 	slotted     BOOLEAN,
-	state       TEXT    NOT NULL
-		CHECK (state IN ('queued', 'running', 'waiting', 'blocked', 'succeeded', 'failed', 'cancelled')),
+	state       {run_state state} NOT NULL,
 	due         BIGINT,
 	epoch       BIGINT  NOT NULL,
 	token       BIGINT,
@@ -33,7 +39,7 @@ CREATE TABLE pawl_runs (
 	taken_state TEXT,
 	taken_owner {id},
 	taken_claimed BIGINT,
-	intended    TEXT    CHECK (intended IN ('succeeded', 'failed', 'cancelled')),
+	intended    {run_end intended},
 	cancel_at   BIGINT,
 	cancel_by   TEXT,
 	cancel_why  TEXT,
@@ -57,7 +63,7 @@ CREATE TABLE pawl_runs (
 	result      {bytes},
 	CONSTRAINT pawl_runs_due CHECK (CASE state WHEN 'queued' THEN due IS NOT NULL WHEN 'waiting' THEN TRUE ELSE due IS NULL END),
 	CONSTRAINT pawl_runs_owned CHECK ((state = 'running') = (owner IS NOT NULL)),
-	CONSTRAINT pawl_runs_end CHECK ((state IN ('succeeded', 'failed', 'cancelled')) = (ended IS NOT NULL))
+	CONSTRAINT pawl_runs_end CHECK ((state = 'succeeded' OR state = 'failed' OR state = 'cancelled') = (ended IS NOT NULL))
 ){churn};
 
 -- No predicate below is one that the statement which locks a run by its id implies: the planner would scan the whole
@@ -125,9 +131,8 @@ CREATE TABLE pawl_steps (
 	batch        TEXT{c},
 	item         TEXT{c},
 	items        BIGINT,
-	kind         TEXT    NOT NULL CHECK (kind IN ('repeatable', 'keyed', 'tx', 'once', 'timer', 'event', 'gate', 'child', 'batch')),
-	state        TEXT    NOT NULL
-		CHECK (state IN ('waiting', 'in_flight', 'retrying', 'uncertain', 'succeeded', 'failed', 'given_up')),
+	kind         {step_kind kind} NOT NULL,
+	state        {step_state state} NOT NULL,
 	attempt      INTEGER NOT NULL,
 	epoch        INTEGER NOT NULL,
 	op_key       TEXT,
