@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/fault"
 	"github.com/pawlrun/pawl/internal/hooks"
 	"github.com/pawlrun/pawl/sqlite"
 )
@@ -415,4 +416,41 @@ func findings(t *testing.T, s *sqlite.Store) (text string) {
 		text += f.Text + "\n"
 	}
 	return text
+}
+
+// Two processes have the file open: what one of them does to a run ends the claim that the other one has just written by.
+func TestClaimLostToAnotherProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pawl.db")
+	here, there := open(t, path), open(t, path)
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := pawl.WorkerRow{ID: pawl.WorkerID(uuid.NewString()), Lease: time.Minute}
+	ok(here.Register(t.Context(), w, w1))
+	row := newRun()
+	ok(here.Update(t.Context(), func(ctx context.Context, tx pawl.Txn) error { return tx.InsertRuns(ctx, []pawl.RunRow{row}) }))
+	got, err := here.Claim(t.Context(), pawl.Claim{Worker: w.ID, Has: w1, Limit: 1, Token: 7})
+	ok(err)
+	write := func(name string) error {
+		_, err := here.Write(t.Context(), []pawl.Change{{Run: got[0].Row.ID, Epoch: got[0].Row.Epoch, Token: got[0].Row.Token,
+			Insert: []*pawl.StepRow{{Run: got[0].Row.ID, Name: name, Kind: fault.KindRepeatable, State: pawl.StepSucceeded, Attempt: 1, Epoch: 1}}}})
+		return err
+	}
+	ok(write("a"))
+	ok(write("b"))
+	ok(there.Update(t.Context(), func(ctx context.Context, tx pawl.Txn) error {
+		r, err := tx.LockRun(ctx, row.ID)
+		if err != nil {
+			return err
+		}
+		r.State, r.Epoch, r.Due = pawl.Queued, r.Epoch+1, 1
+		r.Token, r.Owner = 0, ""
+		return tx.SaveRun(ctx, r)
+	}))
+	if err := write("c"); !errors.Is(err, pawl.ErrOneByOne) {
+		t.Errorf("Write = %v, want ErrOneByOne", err)
+	}
 }

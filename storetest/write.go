@@ -20,6 +20,7 @@ var writeRules = []rule{
 	{"fields", "a row that Write inserts is the one that InsertStep would have", testWriteFields},
 	{"start", "a run that Write starts is the one that InsertRuns would have, queued or running", testWriteStart},
 	{"fence", "a claim that does not hold, or a run that is not running, fails all changes with ErrOneByOne", testWriteFence},
+	{"lost", "a claim that has just written does not hold any more once its run was taken, changed, or ended", testWriteLost},
 	{"guards", "a name that is taken, an intent that is settled, an end with an open step or another end decided: nothing is written", testWriteGuards},
 	{"values", "a value that the database does not take fails all changes with ErrOneByOne", testWriteValues},
 	{"patience", "Write does not wait for long for what somebody has locked: a run, or the row of a step", testWritePatience},
@@ -217,6 +218,57 @@ func testWriteFence(t *testing.T, f *fixture) {
 	f.refused("a run that is not running", runs[0], c)
 	if f.step(runs[1].ID, "mine") != nil {
 		t.Error("a row was written without a claim")
+	}
+}
+
+func testWriteLost(t *testing.T, f *fixture) {
+	runs := f.claimed(5)
+	write := func(run pawl.RunRow, name string, end *pawl.RunEnd) error {
+		c := held(run)
+		c.Insert, c.End = []*pawl.StepRow{result(run.ID, name, "1")}, end
+		_, err := f.s.Write(f.ctx(), []pawl.Change{c})
+		return err
+	}
+	for _, c := range []struct {
+		why  string
+		lose func(run pawl.RunRow)
+	}{
+		{"changed", func(run pawl.RunRow) {
+			f.ok(f.change(run.ID, func(r *pawl.RunRow) { r.State, r.Due = pawl.Waiting, 1 }))
+		}},
+		{"changed behind the store's back", func(run pawl.RunRow) {
+			f.exec(`UPDATE pawl_runs SET epoch = epoch + 1 WHERE id = $1`, string(run.ID))
+		}},
+		{"ended", func(run pawl.RunRow) { f.ok(write(run, "last", &pawl.RunEnd{State: pawl.Succeeded, Row: &run})) }},
+		{"taken", func(pawl.RunRow) {
+			f.exec(`UPDATE pawl_workers SET expires = 1`)
+			if got := f.claim(f.worker(time.Minute, v1), 10, expired); len(got) < 2 {
+				t.Fatalf("%d runs were taken, want all that are left", len(got))
+			}
+		}},
+	} {
+		run := runs[0]
+		f.ok(write(run, "before", nil))
+		f.ok(write(run, "again", nil))
+		c.lose(run)
+		if err := write(run, "after", nil); !errors.Is(err, pawl.ErrOneByOne) {
+			t.Errorf("%s: Write = %v, want ErrOneByOne", c.why, err)
+		}
+		if f.step(run.ID, "after") != nil {
+			t.Errorf("%s: a row was written without a claim", c.why)
+		}
+		runs = runs[1:]
+	}
+	// What a transaction would have started does not hold after it has failed.
+	born := newRun()
+	born.State, born.Epoch, born.Token, born.Owner = pawl.Running, 1, 5, f.worker(time.Minute, v1).ID
+	bad := held(runs[0])
+	bad.Token++
+	if _, err := f.s.Write(f.ctx(), []pawl.Change{{Start: &born}, bad}); !errors.Is(err, pawl.ErrOneByOne) {
+		t.Errorf("Write = %v, want ErrOneByOne", err)
+	}
+	if err := write(born, "after", nil); !errors.Is(err, pawl.ErrOneByOne) || f.step(born.ID, "after") != nil {
+		t.Errorf("Write for a run that was not started = %v, want ErrOneByOne", err)
 	}
 }
 

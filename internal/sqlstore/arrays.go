@@ -87,8 +87,8 @@ const (
 	aloneStart = `/* commits */ WITH n AS MATERIALIZED (SELECT {now} / ` + freeQueues + ` AS now), done AS (` + insertStarts + `n, ` + valuesStart + `)
 SELECT now FROM n`
 
-	aloneInsert = `/* commits */ WITH n AS MATERIALIZED (SELECT {now} AS now FROM pawl_runs WHERE id = ($1::uuid[])[1]
-	AND epoch = ($2::bigint[])[1] AND token = ($3::bigint[])[1] AND state = 'running'{skip})
+	aloneInsert = `/* commits */ WITH n AS MATERIALIZED (SELECT {now} AS now FROM pawl_runs WHERE id = $1::uuid AND epoch = $2::bigint
+	AND token = $3::bigint AND state = 'running'{skip})
 INSERT INTO pawl_steps (%s) SELECT %s FROM n RETURNING (SELECT now FROM n)`
 )
 
@@ -151,7 +151,7 @@ func (s *Store) statements(b *batch) []Batch {
 		return []Batch{{s.texts.get(aloneStart), b.starts.args()}}
 	case b.claims.rows == 1 && len(b.order) == 1 && b.inserts[b.order[0]].rows == 1 && b.starts.rows+b.settles.rows+b.items.rows+b.ends.rows == 0:
 		sh := b.order[0]
-		return []Batch{{s.shaped(shapeText{sh, true}, fenced), append(b.claims.args(), b.inserts[sh].args()...)}}
+		return []Batch{{s.shaped(shapeText{sh, true}, fenced), append(b.claims.values(), b.inserts[sh].values()...)}}
 	}
 	all := []Batch{{s.texts.get(batchFence), b.claims.args()}}
 	add := func(t *table, text string) {
@@ -291,7 +291,7 @@ func (b *batch) insert(row *pawl.StepRow) error {
 
 // fenced inserts a row of a shape by a statement that is alone, after the parameters of its fence.
 func fenced(sh shape) string {
-	list, values := insertInto(sh, func(i int, of string) string { return fmt.Sprintf("($%d::%s)[1]", i+4, of) })
+	list, values := insertInto(sh, func(i int, of string) string { return fmt.Sprintf("$%d::%s", i+4, strings.TrimSuffix(of, "[]")) })
 	return fmt.Sprintf(aloneInsert, list, values)
 }
 
@@ -306,8 +306,8 @@ func arrayInsert(sh shape) string {
 		strings.Join(params, ", ") + `) AS v(` + list + `)`
 }
 
-// insertInto lists the columns of a shape and their values. value gives the i-th, which has an array of a type as its
-// parameter; relative times are what has to be added to the clock.
+// insertInto lists the columns of a shape and their values. value gives the i-th, of is its type in arrays; relative times are
+// what has to be added to the clock.
 func insertInto(sh shape, value func(i int, of string) string) (list, values string) {
 	var names, all []string
 	for i, at := range sh.columns() {

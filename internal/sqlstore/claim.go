@@ -195,13 +195,31 @@ func (s *Store) claimOf(ctx context.Context, c pawl.Claim, shape claimShape, arg
 	} else {
 		err = s.Update(ctx, func(ctx context.Context, tx pawl.Txn) error {
 			taken = nil
-			return tx.(*txn).rows(ctx, query, args, collect(&taken, claimedDest, min(c.Limit, 100)))
+			if err := tx.(*txn).rows(ctx, query, args, collect(&taken, claimedDest, min(c.Limit, 100))); err != nil {
+				return err
+			}
+			return s.keepClaims(tx.(*txn), taken)
 		})
 	}
 	if err != nil {
 		return nil, err
 	}
 	return taken, nil
+}
+
+// keepClaims keeps the fences in a transaction that has changed nothing but what it has taken.
+func (s *Store) keepClaims(t *txn, taken []pawl.Claimed) error {
+	d, ok := t.c.(*Direct)
+	if !ok {
+		return nil
+	}
+	if err := d.keepFences(s.turns); err != nil {
+		return err
+	}
+	for i := range taken { // taken back with the claims, should they be undone
+		d.fences.hold[taken[i].Row.ID] = fence{taken[i].Row.Epoch, taken[i].Row.Token}
+	}
+	return nil
 }
 
 // claimedDest leaves in Before, for a run that nobody had, when it was due.

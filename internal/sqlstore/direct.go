@@ -21,6 +21,31 @@ type Direct struct {
 	conn       driver.Conn
 	statements map[string]driver.Stmt
 	args       []driver.NamedValue
+	fences     fences
+}
+
+// fences remember the claims that hold, as this connection has made or found them. That is as good as looking again while nobody
+// else changes runs: what others have committed shows in the database's data version, and what this process has in the number of
+// turns. Only transactions that keep the fences up to date keep them at all.
+type fences struct {
+	version, turn int64
+	hold          map[pawl.RunID]fence
+}
+
+// fence is a claim of a run.
+type fence struct{ epoch, token int64 }
+
+// keepFences is for a transaction that keeps them, in the turn that it has.
+func (d *Direct) keepFences(turn int64) error {
+	version, err := d.number("PRAGMA data_version")
+	if err != nil {
+		return err
+	}
+	if f := &d.fences; f.hold == nil || f.version != version || f.turn != turn-1 {
+		f.version, f.hold = version, make(map[pawl.RunID]fence)
+	}
+	d.fences.turn = turn
+	return nil
 }
 
 // direct runs fn in a write transaction on the driver's own connection. It commits if fn returns nil.
@@ -42,6 +67,7 @@ func (s *Store) direct(ctx context.Context, fn func(*Direct) error) error {
 		defer func() {
 			if open { // also while a panic passes through
 				_, _ = d.exec("ROLLBACK")
+				d.fences.hold = nil // what was seen may be what was undone
 			}
 		}()
 		if err := fn(d); err != nil {

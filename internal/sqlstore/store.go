@@ -29,9 +29,11 @@ type Store struct {
 	// renewal waits for one transaction, however many more there are. Nil where the database has no single writer.
 	turn chan struct{}
 	held time.Duration // since the last gap; whoever has the turn may touch it
-	// The statements of the connection that writes, and room for their values: whoever has the turn may touch them.
+	// The statements of the connection that writes, room for their values, and the number of turns taken: whoever has the turn may
+	// touch them.
 	raw    *Direct
 	values []any
+	turns  int64
 	// wrote counts the transactions that had the turn.
 	wrote atomic.Int64
 
@@ -265,6 +267,7 @@ func (s *Store) take(ctx context.Context, db *sql.DB, readOnly bool) (conn *sql.
 		back()
 		return nil, nil, context.Cause(ctx)
 	}
+	s.turns++
 	took := time.Now()
 	return conn, sync.OnceFunc(func() {
 		back() // also if the caller goes on: others need it

@@ -167,3 +167,14 @@ func (t *table) args() [][]byte {
 	}
 	return args
 }
+
+// values are the values of the only row.
+func (t *table) values() [][]byte {
+	values := make([][]byte, len(t.columns))
+	for i := range t.columns {
+		if c := &t.columns[i]; !c.null {
+			values[i] = c.buf[arrayHeader+4:]
+		}
+	}
+	return values
+}

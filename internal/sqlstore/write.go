@@ -60,6 +60,9 @@ VALUES ($1, $1, '', $2, $3, $4, FALSE, $5, $6, $7, $8, $9, $10, $11, $12, $11, 0
 func (s *Store) writeRows(ctx context.Context, changes []pawl.Change) (now int64, err error) {
 	err = s.again(ctx, func() error {
 		return s.direct(ctx, func(d *Direct) (err error) {
+			if err = d.keepFences(s.turns); err != nil {
+				return err
+			}
 			if now, err = d.number(s.texts.get(selectNow)); err != nil {
 				return err
 			}
@@ -78,12 +81,16 @@ func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
 	if c.Start != nil {
 		return s.writeStart(d, c.Start, now)
 	}
-	held, err := d.number(s.texts.get(rowFence), string(c.Run), c.Epoch, c.Token)
-	if err != nil {
-		return err
-	}
-	if held != 1 {
-		return pawl.ErrOneByOne
+	claim := fence{c.Epoch, c.Token}
+	if d.fences.hold[c.Run] != claim {
+		held, err := d.number(s.texts.get(rowFence), string(c.Run), c.Epoch, c.Token)
+		if err != nil {
+			return err
+		}
+		if held != 1 {
+			return pawl.ErrOneByOne
+		}
+		d.fences.hold[c.Run] = claim
 	}
 	for _, row := range c.Insert {
 		if err := s.writeInsert(d, row, now); err != nil {
@@ -105,6 +112,7 @@ func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
 	if c.End == nil {
 		return nil
 	}
+	delete(d.fences.hold, c.Run)
 	failure, err := faultText(c.End.Fault)
 	if err != nil {
 		return err
@@ -174,6 +182,7 @@ func (s *Store) writeStart(d *Direct, r *pawl.RunRow, now int64) error {
 	}
 	var due, claimed any = begin, nil
 	if r.State == pawl.Running {
+		d.fences.hold[r.ID] = fence{r.Epoch, r.Token} // taken back with the row, should it be undone
 		due, claimed = nil, now
 		special, err := d.number(countSpecial, r.Queue)
 		if err != nil {
