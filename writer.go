@@ -2,8 +2,9 @@ package pawl
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 )
@@ -11,17 +12,17 @@ import (
 // writer is the one place of a process through which journals are written. Changes that come while a transaction is under
 // way share the next one: nobody waits for company, but who has to wait finds some.
 //
-// There is no goroutine for it. Who comes first leads: it sends what is waiting, its own change included, gives each of
-// the others its answer, and passes the lead to one of those who came meanwhile. The changes of one run need no order
-// here, because its execution waits for each.
+// Who finds nobody at work sends its own change, with those that come at the same moment. What has come meanwhile is then sent by
+// a goroutine that goes on for as long as more comes: who has been answered goes on beside it. The changes of one run need no
+// order here, because its execution waits for each.
 type writer struct {
 	e     *Engine
 	slots chan struct{} // transactions of a change by itself that may be open
 	most  int           // shared transactions that may be under way
 
-	mu      sync.Mutex // guards all below
-	queue   []*waiting
-	leaders int
+	mu    sync.Mutex // guards all below
+	queue []*waiting
+	under int // shared transactions under way
 }
 
 // waiting is a change on its way.
@@ -29,8 +30,8 @@ type waiting struct {
 	change Change
 	size   int
 	batch  *batch        // that it has become part of; guarded by the writer's mutex
-	answer chan struct{} // capacity 1: err is set, or, with lead, the lead is passed
-	lead   bool
+	left   bool          // nobody waits for the answer; guarded by it
+	answer chan struct{} // capacity 1: err is set
 	err    error
 }
 
@@ -38,7 +39,10 @@ type waiting struct {
 type batch struct {
 	all    []*waiting
 	wanted int // guarded by the writer's mutex
+	ctx    context.Context
 	cancel context.CancelFunc
+	now    int64
+	err    error
 }
 
 const (
@@ -46,7 +50,7 @@ const (
 	batchBytes   = 4 << 20
 	// A second shared transaction pays only with many waiting: it takes its share of them, and two small ones cost
 	// more than one.
-	secondLeader = 250
+	secondBatch = 250
 )
 
 func newWriter(e *Engine) *writer {
@@ -63,113 +67,122 @@ func (w *writer) join(ctx context.Context, c Change) error {
 	me := &waiting{change: c, size: c.size(), answer: make(chan struct{}, 1)}
 	w.mu.Lock()
 	w.queue = append(w.queue, me)
-	lead := w.leaders == 0 || w.leaders < w.most && len(w.queue) >= secondLeader
-	if lead {
-		w.leaders++
-		me.lead = true // so that no other leader takes it along
+	send := w.under == 0 || w.under < w.most && len(w.queue) >= secondBatch
+	if send {
+		w.under++
 	}
 	w.mu.Unlock()
-	if !lead {
-		select {
-		case <-me.answer:
-		case <-ctx.Done():
-			if w.leave(me) {
-				return context.Cause(ctx)
-			}
-			<-me.answer
+	if send {
+		runtime.Gosched() // who is about to come does so first: with one processor, nobody would otherwise
+		stop := context.AfterFunc(ctx, func() { w.leave(me) })
+		if b := w.next(ctx); b != nil {
+			w.send(b)
+			w.pass()
+			w.answer(b)
 		}
-		if !me.lead {
-			return me.err
-		}
+		stop()
 	}
-	w.lead(ctx, me)
+	select {
+	case <-me.answer:
+	case <-ctx.Done():
+		if w.leave(me) {
+			return context.Cause(ctx)
+		}
+		<-me.answer
+	}
 	return me.err
 }
 
-// leave takes the change back, if it has not been sent and the lead has not been passed to it.
+// leave takes the change back, and reports false if it has been sent.
 func (w *writer) leave(me *waiting) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if b := me.batch; b != nil {
+	b := me.batch
+	switch {
+	case me.left:
+	case b != nil:
 		if b.wanted--; b.wanted == 0 {
 			b.cancel()
 		}
-		return false
+	default:
+		i := slices.Index(w.queue, me)
+		w.queue = slices.Delete(w.queue, i, i+1)
 	}
-	i := slices.Index(w.queue, me)
-	if i < 0 || me.lead {
-		return false
-	}
-	w.queue = slices.Delete(w.queue, i, i+1)
-	return true
+	me.left = true
+	return b == nil
 }
 
-// lead sends what is waiting, with me among it, and passes the lead on.
-func (w *writer) lead(ctx context.Context, me *waiting) {
-	txCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	runtime.Gosched() // who is about to come does so first: with one processor, nobody would otherwise
-	b := w.take(me, cancel)
-	stop := context.AfterFunc(ctx, func() { w.leave(me) })
+// next makes a batch of what waits, as far as it fits. Nil if nothing does; then one transaction less is under way.
+func (w *writer) next(ctx context.Context) *batch {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n, size := 0, 0
+	for n < len(w.queue) && n < batchChanges && (n == 0 || size+w.queue[n].size <= batchBytes) {
+		size += w.queue[n].size
+		n++
+	}
+	if n == 0 {
+		w.under--
+		return nil
+	}
+	b := &batch{all: slices.Clone(w.queue[:n]), wanted: n}
+	b.ctx, b.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	w.queue = slices.Delete(w.queue, 0, n)
+	for _, m := range b.all {
+		m.batch = b
+	}
+	return b
+}
+
+// send writes a batch.
+func (w *writer) send(b *batch) {
+	defer b.cancel()
 	changes := make([]Change, len(b.all))
 	for i, m := range b.all {
 		changes[i] = m.change
 	}
-	var now int64
-	err := errors.New("the writing of a batch panicked")
 	defer func() {
-		stop()
-		for _, m := range b.all {
-			if m.err = err; err == nil {
-				m.change.resolve(now)
-			}
-			if m != me {
-				m.answer <- struct{}{}
-			}
+		if v := recover(); v != nil {
+			b.err = fmt.Errorf("writing a batch panicked: %v\n%s", v, debug.Stack())
 		}
-		w.pass()
 	}()
-	now, err = w.e.store.Write(txCtx, changes)
+	b.now, b.err = w.e.store.Write(b.ctx, changes)
 }
 
-// take makes a batch of me and of as many others as fit.
-func (w *writer) take(me *waiting, cancel context.CancelFunc) *batch {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	b := &batch{all: []*waiting{me}, cancel: cancel}
-	size := me.size
-	left := w.queue[:0]
-	for i, m := range w.queue {
-		switch {
-		case m == me:
-		case m.lead, len(b.all) >= batchChanges, size+m.size > batchBytes:
-			left = append(left, w.queue[i])
-		default:
-			size += m.size
-			b.all = append(b.all, m)
-		}
-	}
-	clear(w.queue[len(left):])
-	w.queue = left
+// answer tells those whose changes a batch had what has become of it.
+func (w *writer) answer(b *batch) {
 	for _, m := range b.all {
-		m.batch, m.lead = b, false
+		if m.err = b.err; m.err == nil {
+			m.change.resolve(b.now)
+		}
+		m.answer <- struct{}{}
 	}
-	b.wanted = len(b.all)
-	return b
 }
 
-// pass gives the lead to the first that waits.
+// pass ends one transaction under way, and has what waits sent by another one.
 func (w *writer) pass() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, m := range w.queue {
-		if !m.lead {
-			m.lead = true
-			m.answer <- struct{}{}
+	if len(w.queue) == 0 {
+		w.under--
+		return
+	}
+	go w.drain()
+}
+
+// drain sends what waits until nothing does.
+func (w *writer) drain() {
+	for {
+		b := w.next(context.Background())
+		if b == nil {
 			return
 		}
+		w.send(b)
+		w.answer(b)
+		if !w.e.oneWriter() {
+			runtime.Gosched() // a round trip costs more than it saves to go at once
+		}
 	}
-	w.leaders--
 }
 
 // size is about what the change sends.

@@ -70,8 +70,8 @@ func eachChangeIsSentOnce(t *testing.T) {
 	if len(s.seen) < callers*each*5/7 {
 		t.Errorf("%d changes were sent", len(s.seen))
 	}
-	if w.leaders != 0 || len(w.queue) != 0 {
-		t.Errorf("%d leaders and %d changes are left", w.leaders, len(w.queue))
+	if w.under != 0 || len(w.queue) != 0 {
+		t.Errorf("%d transactions and %d changes are left", w.under, len(w.queue))
 	}
 }
 
