@@ -377,8 +377,8 @@ type Pruner interface {
 // Hints save workers of other processes the wait for their next poll. Any hint may be lost, come late, come twice or mean
 // nothing, and nobody relies on one; what is looked at is committed before it is sent.
 type Hints interface {
-	// Hint tells the workers of other processes that runs may be due. It is a transaction of its own, and nothing is done
-	// about an error. A store whose Listen sees commits by itself does nothing.
+	// Hint tells all who listen, in other processes too, that runs may be due. It is a transaction of its own, and nothing is done
+	// about an error. Where Listen sees the commits of others by itself, it tells those who listen at this store.
 	Hint(ctx context.Context) error
 	// Listen calls wake when another process may have made runs due, and once each time it begins to listen, because
 	// hints may have been lost until then. wake must not block; it may be called for what this process did. Listen blocks

@@ -35,7 +35,7 @@ type listener struct {
 const listenPawl = `LISTEN pawl`
 
 // listen hears notifications until ctx or the connection ends, or the connection is as old as those of a pool may get.
-func (l listener) listen(ctx context.Context, _ func() int64, wake func()) error {
+func (l listener) listen(ctx context.Context, _ func(context.Context) (int64, error), wake func()) error {
 	conn, err := pgx.ConnectConfig(ctx, l.cfg.Copy())
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)

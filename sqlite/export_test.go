@@ -1,22 +1,11 @@
 package sqlite
 
 import (
-	"context"
 	"database/sql"
 	"testing"
 
 	"github.com/pawlrun/pawl/internal/hooks"
 )
-
-// Watch watches a file for a process whose own transactions own counts.
-func Watch(t testing.TB, path string, own func() int64) func(context.Context, func()) error {
-	t.Helper()
-	c, err := newConnector(path, shortly, hooks.Store{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func(ctx context.Context, wake func()) error { return watcher{c}.listen(ctx, own, wake) }
-}
 
 // Preparing gives one connection to a file as the store opens it, and how many statements that keeps.
 func Preparing(t testing.TB, path string) (conn *sql.Conn, kept func() int) {

@@ -7,13 +7,13 @@ import (
 )
 
 // The file is looked at after a fiftieth of the time since another process changed it, within these bounds: a start after
-// a second of quiet is found within 20 ms, and a file that nobody uses costs next to nothing.
+// a second of quiet is found within 20 ms, and a file that nobody uses costs next to nothing. One that changes at each look
+// is looked at less often.
 const (
-	watchBusy  = 2 * time.Millisecond
+	watchBusy  = 500 * time.Microsecond
 	watchIdle  = 100 * time.Millisecond
 	watchShare = 50
-	// watchOwn is the least time between two wakes by changes that may all be this process's own.
-	watchOwn = 20 * time.Millisecond
+	watchEager = 4 * time.Millisecond
 )
 
 // watcher sees what other connections commit to a file. A look reads shared memory and takes no lock that a writer waits
@@ -22,9 +22,9 @@ type watcher struct{ c *connector }
 
 const selectVersion = `PRAGMA data_version`
 
-// listen calls wake after each change that it sees. It cannot tell the changes of this process from others, only whether
-// there were own ones in the time between two looks: then wake is called at most every watchOwn.
-func (w watcher) listen(ctx context.Context, own func() int64, wake func()) error {
+// listen calls wake after each change that others than this store have made. What it sees on its own connection may be the store's,
+// and then others tells: it waits for whoever is writing, which a mere look does not.
+func (w watcher) listen(ctx context.Context, others func(context.Context) (int64, error), wake func()) error {
 	db := sql.OpenDB(w.c)
 	db.SetMaxOpenConns(1) // the number means something only within one connection
 	defer func() { _ = db.Close() }()
@@ -33,9 +33,9 @@ func (w watcher) listen(ctx context.Context, own func() int64, wake func()) erro
 	if err != nil {
 		return err
 	}
-	var version, owned int64
-	var woke, busy time.Time
-	changed := true
+	version, known := int64(-1), int64(-1) // so that it begins with a wake
+	var busy time.Time
+	var pause time.Duration
 	tick := time.NewTimer(0)
 	defer tick.Stop()
 	for {
@@ -44,21 +44,22 @@ func (w watcher) listen(ctx context.Context, own func() int64, wake func()) erro
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		before, mine := version, owned
+		before, least := version, watchBusy
 		if err := look.QueryRowContext(plain).Scan(&version); err != nil {
 			return err
 		}
-		owned = own()
-		now := time.Now()
-		foreign := version != before && owned == mine
-		changed = changed || version != before
-		if foreign {
-			busy = now
+		if version != before {
+			least = min(max(2*pause, watchBusy), watchEager)
+			now, err := others(ctx)
+			if err != nil {
+				return err
+			}
+			if now != known {
+				known, busy = now, time.Now()
+				wake()
+			}
 		}
-		if foreign || changed && now.Sub(woke) >= watchOwn {
-			changed, woke = false, now
-			wake()
-		}
-		tick.Reset(min(max(now.Sub(busy)/watchShare, watchBusy), watchIdle))
+		pause = min(max(time.Since(busy)/watchShare, least), watchIdle)
+		tick.Reset(pause)
 	}
 }

@@ -50,9 +50,9 @@ type Dialect struct {
 	// Hint wakes those who Listen in other processes. Nil where they see what changes by themselves.
 	Hint func(ctx context.Context, db *sql.DB) error
 	// Listen calls wake once it listens, and for every hint from then on. It ends with ctx, or with what it listens on;
-	// an error that wraps [errors.ErrUnsupported] means that it never will. own grows with the write transactions of this
-	// process, where there is a single writer. Nil if nobody hints.
-	Listen func(ctx context.Context, own func() int64, wake func()) error
+	// an error that wraps [errors.ErrUnsupported] means that it never will. others gives a number that is another one when
+	// somebody but this store has committed, where there is a single writer. Nil if nobody hints.
+	Listen func(ctx context.Context, others func(context.Context) (int64, error), wake func()) error
 	// Locker lets one migrator in at a time. Nil if the database's own locks suffice.
 	Locker func() (lock.Locker, error)
 	// MigrateHint ends the error about a schema that is missing or old, with what to do.

@@ -120,6 +120,23 @@ func (s *Store) finalize() (err error) {
 	return err
 }
 
+// others is the data version as the connection sees it that writes, whose own commits do not change it. It waits for the turn.
+func (s *Store) others(ctx context.Context) (version int64, err error) {
+	conn, give, err := s.take(ctx, s.write, false)
+	if err != nil {
+		return 0, err
+	}
+	defer give()
+	return version, conn.Raw(func(driverConn any) error {
+		d, err := s.prepared(ctx, driverConn)
+		if err == nil {
+			err = d.keepFences(s.turns)
+			version = d.fences.version
+		}
+		return err
+	})
+}
+
 func (d *Direct) prepare(text string) (driver.Stmt, error) {
 	if st, ok := d.statements[text]; ok {
 		return st, nil

@@ -10,9 +10,13 @@ import (
 
 var errClosed = errors.New("the store is closed")
 
-// Hint is the dialect's, see [pawl.Hints].
+// Hint is the dialect's, see [pawl.Hints]. Where others see commits by themselves, it tells those who listen at this store.
 func (s *Store) Hint(ctx context.Context) error {
 	if s.d.Hint == nil {
+		s.ears.Range(func(wake, _ any) bool {
+			(*wake.(*func()))()
+			return true
+		})
 		return nil
 	}
 	if err := s.d.Hint(ctx, s.write); err != nil {
@@ -31,6 +35,8 @@ const (
 func (s *Store) Listen(ctx context.Context, wake func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	s.ears.Store(&wake, nil)
+	defer s.ears.Delete(&wake)
 	go func() {
 		select {
 		case <-s.closed:
@@ -44,7 +50,7 @@ func (s *Store) Listen(ctx context.Context, wake func()) error {
 	}
 	for try := 0; ; try++ {
 		begun := time.Now()
-		err := s.d.Listen(ctx, s.wrote.Load, wake)
+		err := s.d.Listen(ctx, s.others, wake)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pawlrun/pawl"
@@ -34,11 +33,10 @@ type Store struct {
 	raw    *Direct
 	values []any
 	turns  int64
-	// wrote counts the transactions that had the turn.
-	wrote atomic.Int64
 
 	shapes sync.Map // shapeText → the statement that inserts such a row
 	claims sync.Map // claimShape → the statement that claims so
+	ears   sync.Map // *func(), the wake of each Listen
 
 	closed chan struct{}
 	close  sync.Once // closes closed
@@ -195,7 +193,6 @@ const (
 
 // passOn gives the turn to the next transaction of this process, after a gap for those of others.
 func (s *Store) passOn(held time.Duration) {
-	s.wrote.Add(1)
 	if s.held += held; s.held < gapAfter {
 		<-s.turn
 		return
