@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"regexp"
+	"strings"
 )
 
 // mostStatements is how many prepared statements a connection keeps. The store's own are fewer; a user's Tx step may bring
@@ -66,6 +68,31 @@ func (k *keeper) forget() (err error) {
 	}
 	return err
 }
+
+// Prepare is part of [driver.Conn].
+func (k *keeper) Prepare(text string) (driver.Stmt, error) { return k.sqliteConn.Prepare(steady(text)) }
+
+// PrepareContext is part of [driver.ConnPrepareContext].
+func (k *keeper) PrepareContext(ctx context.Context, text string) (driver.Stmt, error) {
+	return k.sqliteConn.PrepareContext(ctx, steady(text))
+}
+
+// steady makes a statement of Pawl's keep its plan. Where a parameter stands by itself beside a column, SQLite looks at its value: for
+// the histograms that ANALYZE leaves and for the conditions of partial indexes. It then plans the statement anew whenever the value
+// is another one, each time it runs. An expression, as +$1 is, it does not look into.
+func steady(text string) string {
+	if !strings.Contains(text, "pawl_") {
+		return text // somebody else's
+	}
+	return parameter.ReplaceAllStringFunc(text, func(found string) string {
+		if found[0] != '$' { // what is quoted
+			return found
+		}
+		return "+" + found
+	})
+}
+
+var parameter = regexp.MustCompile(`\$[0-9]+|'[^']*'|"[^"]*"`)
 
 // statement gives the prepared statement of a text.
 func (k *keeper) statement(ctx context.Context, text string) (*kept, error) {

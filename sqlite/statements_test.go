@@ -6,7 +6,12 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/fault"
 	"github.com/pawlrun/pawl/sqlite"
 )
 
@@ -90,5 +95,70 @@ func TestKeptStatements(t *testing.T) {
 	}
 	if n := kept(); n > 256 {
 		t.Errorf("%d statements are kept after a thousand texts", n)
+	}
+}
+
+// After an ANALYZE there are histograms, which tempt SQLite to plan a statement anew for each value of a parameter.
+func TestPlansAreKept(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "pawl.db")
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := open(t, path)
+	insert(t, first, 500)
+	_, err := first.DB().ExecContext(t.Context(), `ANALYZE`)
+	ok(err)
+	closeStore(t, first)
+
+	s := open(t, path)
+	planned := sqlite.Planned(t, s)
+	w := pawl.WorkerRow{ID: pawl.WorkerID(uuid.NewString()), Lease: time.Minute}
+	ok(s.Register(t.Context(), w, w1))
+	for round := range 6 {
+		if round == 2 { // all texts have come
+			planned.Store(0)
+		}
+		got, err := s.Claim(t.Context(), pawl.Claim{Worker: w.ID, Has: w1, Limit: 5, Token: int64(round + 1)})
+		ok(err)
+		for i := range got {
+			run := &got[i].Row
+			c := pawl.Change{Run: run.ID, Epoch: run.Epoch, Token: run.Token}
+			write := func() {
+				t.Helper()
+				_, err := s.Write(t.Context(), []pawl.Change{c})
+				ok(err)
+			}
+			step := pawl.StepRow{Run: run.ID, Name: "a", Kind: fault.KindOnce, State: pawl.StepInFlight, Attempt: 1, Epoch: run.Epoch, Key: "k", Begun: pawl.AtWrite}
+			c.Insert = []*pawl.StepRow{&step}
+			write()
+			step.State, step.Ended = pawl.StepSucceeded, pawl.AtWrite
+			c.Insert, c.Settle, c.End = nil, []*pawl.StepRow{&step}, &pawl.RunEnd{State: pawl.Succeeded, Row: run}
+			write()
+		}
+		ok(s.Update(t.Context(), func(ctx context.Context, tx pawl.Txn) error { // ends what is remembered of claims
+			_, err := tx.LockRun(ctx, got[0].Row.ID)
+			return err
+		}))
+	}
+	if n := planned.Load(); n > 0 {
+		t.Errorf("statements were planned again: SQLite asked %d times", n)
+	}
+}
+
+func TestSteady(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`SELECT 1 FROM pawl_runs WHERE id = $1 AND due <= $12`: `SELECT 1 FROM pawl_runs WHERE id = +$1 AND due <= +$12`,
+		`UPDATE pawl_runs SET builds = '$1 ''$2''' || $3`:      `UPDATE pawl_runs SET builds = '$1 ''$2''' || +$3`,
+		`SELECT "$1" FROM pawl_runs WHERE id = $1`:             `SELECT "$1" FROM pawl_runs WHERE id = +$1`,
+		`SELECT 1 FROM orders WHERE id = $1`:                   `SELECT 1 FROM orders WHERE id = $1`,
+	} {
+		if got := sqlite.Steady(text); got != want {
+			t.Errorf("%s is prepared as %s, want %s", text, got, want)
+		}
 	}
 }
