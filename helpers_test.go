@@ -94,10 +94,10 @@ func (s *stage) spawnWith(set func(*pawl.Options), defs ...pawl.Definition) *pro
 }
 
 // doomed starts a worker that dies when any of its goroutines comes to the point for the nth time in all.
-func (s *stage) doomed(point hooks.Point, nth int, defs ...pawl.Definition) *proc {
+func (s *stage) doomed(point hooks.Point, nth int, defs ...pawl.Definition) {
 	s.t.Helper()
 	var seen atomic.Int64
-	return s.spawnProc(func(p *proc, o *pawl.Options) {
+	s.spawnProc(func(p *proc, o *pawl.Options) {
 		o.Hooks.At = func(at hooks.Point, _, _ string) {
 			if at != point || seen.Add(1) != int64(nth) {
 				return

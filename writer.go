@@ -77,7 +77,7 @@ func (w *writer) join(ctx context.Context, c Change) error {
 		stop := context.AfterFunc(ctx, func() { w.leave(me) })
 		if b := w.next(ctx); b != nil {
 			w.send(b)
-			w.pass()
+			w.pass(ctx)
 			w.answer(b)
 		}
 		stop()
@@ -160,20 +160,20 @@ func (w *writer) answer(b *batch) {
 }
 
 // pass ends one transaction under way, and has what waits sent by another one.
-func (w *writer) pass() {
+func (w *writer) pass(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.queue) == 0 {
 		w.under--
 		return
 	}
-	go w.drain()
+	go w.drain(ctx)
 }
 
-// drain sends what waits until nothing does.
-func (w *writer) drain() {
+// drain sends what waits until nothing does, whatever becomes of ctx.
+func (w *writer) drain(ctx context.Context) {
 	for {
-		b := w.next(context.Background())
+		b := w.next(ctx)
 		if b == nil {
 			return
 		}

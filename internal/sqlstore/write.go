@@ -81,16 +81,8 @@ func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
 	if c.Start != nil {
 		return s.writeStart(d, c.Start, now)
 	}
-	claim := fence{c.Epoch, c.Token}
-	if d.fences.hold[c.Run] != claim {
-		held, err := d.number(s.texts.get(rowFence), string(c.Run), c.Epoch, c.Token)
-		if err != nil {
-			return err
-		}
-		if held != 1 {
-			return pawl.ErrOneByOne
-		}
-		d.fences.hold[c.Run] = claim
+	if err := s.mustHold(d, c); err != nil {
+		return err
 	}
 	for _, row := range c.Insert {
 		if err := s.writeInsert(d, row, now); err != nil {
@@ -122,6 +114,22 @@ func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
 	}
 	if r := c.End.Row; r.Key != "" && !r.NewKeys {
 		_, err = d.exec(s.texts.get(endKey), r.KeyName, string(r.Key), string(r.Lineage), string(c.End.State), now)
+	}
+	return err
+}
+
+// mustHold is the fence of a change.
+func (s *Store) mustHold(d *Direct, c *pawl.Change) error {
+	claim := fence{c.Epoch, c.Token}
+	if d.fences.hold[c.Run] == claim {
+		return nil
+	}
+	held, err := d.number(s.texts.get(rowFence), string(c.Run), c.Epoch, c.Token)
+	if err == nil && held != 1 {
+		err = pawl.ErrOneByOne
+	}
+	if err == nil {
+		d.fences.hold[c.Run] = claim
 	}
 	return err
 }
