@@ -9,9 +9,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/internal/hooks"
 )
 
 // Runs of these tests are started at once by the process that works on them, and their writes take long enough for those
@@ -157,14 +159,23 @@ func TestSharedWriteWithALostRun(t *testing.T) {
 		const kinds = "rr"
 		w := b.counting(kinds)
 		s, e := b.spied(w)
+		gate, hold := make(chan struct{}), make(chan struct{})
+		var holds atomic.Bool
 		b.hooks.NoSweep, b.hooks.FlushDelay = true, time.Hour
+		b.hooks.At = func(p hooks.Point, _, _ string) {
+			if p == hooks.BodyDone {
+				<-gate
+			}
+		}
 		const rival = pawl.WorkerID("7d444840-9dc0-11d1-b245-5ffdce74fad2")
 		if err := b.store.Register(t.Context(), pawl.WorkerRow{ID: rival, Lease: time.Hour}, nil); err != nil {
 			t.Fatal(err)
 		}
 		taken, refused := pawl.RunID(""), 0
 		s.write = func(ctx context.Context, changes []pawl.Change) (int64, error) {
-			time.Sleep(slowWrite) // bubble
+			if holds.CompareAndSwap(true, false) {
+				<-hold
+			}
 			if i := slices.IndexFunc(changes, func(c pawl.Change) bool { return c.Start == nil }); i >= 0 && starts(changes) && taken == "" {
 				taken = changes[i].Run
 				b.save(taken, func(run *pawl.RunRow) { run.Epoch, run.Owner = run.Epoch+1, rival })
@@ -181,12 +192,23 @@ func TestSharedWriteWithALostRun(t *testing.T) {
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
 		}
-		// The first run leads alone and is ahead of the others: while it writes, a fourth one comes.
-		h, err := w.Start(t.Context(), e, crowdSize)
-		if err != nil {
+		// While a fourth one is being written, the ends of these three come, and a fifth one.
+		all = append(all, nil, nil)
+		errs = make([]error, len(all))
+		var wg sync.WaitGroup
+		start := func(i int) {
+			wg.Go(func() { all[i], errs[i] = w.Start(t.Context(), e, i) })
+			synctest.Wait()
+		}
+		holds.Store(true)
+		start(crowdSize)
+		close(gate)
+		start(crowdSize + 1)
+		close(hold)
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, h)
 		if taken == "" || refused < 2 {
 			t.Fatalf("run %q was taken over, %d changes were refused: want two or more", taken, refused)
 		}

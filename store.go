@@ -381,8 +381,9 @@ type Hints interface {
 	// about an error. Where Listen sees the commits of others by itself, it tells those who listen at this store.
 	Hint(ctx context.Context) error
 	// Listen calls wake when another process may have made runs due, and once each time it begins to listen, because
-	// hints may have been lost until then. wake must not block; it may be called for what this process did. Listen blocks
-	// until ctx ends or the store is closed. Outages it outlives; any other error means that listening is not possible.
+	// hints may have been lost until then. wake must not block, may be called by several goroutines at a time, and for what this
+	// process did. Listen blocks until ctx ends or the store is closed. Outages it outlives; any other error means that
+	// listening is not possible.
 	Listen(ctx context.Context, wake func()) error
 }
 

@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -76,9 +77,7 @@ func (w *writer) join(ctx context.Context, c Change) error {
 		runtime.Gosched() // who is about to come does so first: with one processor, nobody would otherwise
 		stop := context.AfterFunc(ctx, func() { w.leave(me) })
 		if b := w.next(ctx); b != nil {
-			w.send(b)
-			w.pass(ctx)
-			w.answer(b)
+			w.lead(ctx, b)
 		}
 		stop()
 	}
@@ -98,18 +97,19 @@ func (w *writer) leave(me *waiting) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	b := me.batch
-	switch {
-	case me.left:
-	case b != nil:
-		if b.wanted--; b.wanted == 0 {
-			b.cancel()
-		}
-	default:
-		i := slices.Index(w.queue, me)
-		w.queue = slices.Delete(w.queue, i, i+1)
+	if me.left {
+		return b == nil
 	}
 	me.left = true
-	return b == nil
+	if b == nil {
+		i := slices.Index(w.queue, me)
+		w.queue = slices.Delete(w.queue, i, i+1)
+		return true
+	}
+	if b.wanted--; b.wanted == 0 {
+		b.cancel()
+	}
+	return false
 }
 
 // next makes a batch of what waits, as far as it fits. Nil if nothing does; then one transaction less is under way.
@@ -134,9 +134,17 @@ func (w *writer) next(ctx context.Context) *batch {
 	return b
 }
 
+// lead sends the first batch; what has come meanwhile goes on at once.
+func (w *writer) lead(ctx context.Context, b *batch) {
+	defer w.answer(b)
+	defer w.pass(ctx)
+	w.send(b)
+}
+
 // send writes a batch.
 func (w *writer) send(b *batch) {
 	defer b.cancel()
+	b.err = errors.New("the writing of a batch ended its goroutine")
 	changes := make([]Change, len(b.all))
 	for i, m := range b.all {
 		changes[i] = m.change
@@ -177,12 +185,24 @@ func (w *writer) drain(ctx context.Context) {
 		if b == nil {
 			return
 		}
-		w.send(b)
-		w.answer(b)
+		w.follow(ctx, b)
 		if !w.e.oneWriter() {
 			runtime.Gosched() // a round trip costs more than it saves to go at once
 		}
 	}
+}
+
+// follow sends a batch, and has another goroutine go on should this one be ended.
+func (w *writer) follow(ctx context.Context, b *batch) {
+	ended := true
+	defer func() {
+		w.answer(b)
+		if ended {
+			go w.drain(ctx)
+		}
+	}()
+	w.send(b)
+	ended = false
 }
 
 // size is about what the change sends.

@@ -2,9 +2,12 @@ package pawl
 
 import (
 	"context"
+	"errors"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,6 +62,9 @@ func eachChangeIsSentOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if s.most != 2 {
 		t.Errorf("%d transactions at once, want 2: the test shows nothing", s.most)
 	}
@@ -72,6 +78,70 @@ func eachChangeIsSentOnce(t *testing.T) {
 	}
 	if w.under != 0 || len(w.queue) != 0 {
 		t.Errorf("%d transactions and %d changes are left", w.under, len(w.queue))
+	}
+}
+
+// fake is a store whose Write a test has written.
+type fake struct {
+	Store
+	write func(ctx context.Context) error
+}
+
+func (f *fake) Name() string { return "sqlite" }
+
+func (f *fake) Write(ctx context.Context, _ []Change) (int64, error) { return 1, f.write(ctx) }
+
+// Whose change is being written, in vain, may give up, also if it is the one who sends.
+func TestSenderGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWriter(&Engine{store: &fake{write: func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.join(ctx, Change{Run: "a"}) }()
+		synctest.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("join = %v, want %v", err, context.Canceled)
+		}
+	})
+}
+
+// A write that panics, or ends its goroutine, fails those who share it, and none that come later.
+func TestWriterOutlivesAWrite(t *testing.T) {
+	for name, end := range map[string]func(){"panic": func() { panic("no") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n atomic.Int64
+				w := newWriter(&Engine{store: &fake{write: func(context.Context) error {
+					time.Sleep(time.Second) // bubble
+					if n.Add(1) < 3 {       // the one that a caller sends, and the one after it
+						end()
+					}
+					return nil
+				}}})
+				errs := make([]error, 3)
+				var wg sync.WaitGroup
+				for i := range errs {
+					wg.Go(func() {
+						errs[i] = errors.New("ended")
+						errs[i] = w.join(t.Context(), Change{Run: "a"})
+					})
+					synctest.Wait()
+				}
+				wg.Wait()
+				for i, err := range errs {
+					if err == nil {
+						t.Errorf("change %d is said to be written", i)
+					}
+				}
+				if err := w.join(t.Context(), Change{Run: "b"}); err != nil {
+					t.Errorf("a later change: %v", err)
+				}
+			})
+		})
 	}
 }
 

@@ -418,39 +418,60 @@ func findings(t *testing.T, s *sqlite.Store) (text string) {
 	return text
 }
 
-// Two processes have the file open: what one of them does to a run ends the claim that the other one has just written by.
-func TestClaimLostToAnotherProcess(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "pawl.db")
-	here, there := open(t, path), open(t, path)
-	ok := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	w := pawl.WorkerRow{ID: pawl.WorkerID(uuid.NewString()), Lease: time.Minute}
-	ok(here.Register(t.Context(), w, w1))
-	row := newRun()
-	ok(here.Update(t.Context(), func(ctx context.Context, tx pawl.Txn) error { return tx.InsertRuns(ctx, []pawl.RunRow{row}) }))
-	got, err := here.Claim(t.Context(), pawl.Claim{Worker: w.ID, Has: w1, Limit: 1, Token: 7})
-	ok(err)
-	write := func(name string) error {
-		_, err := here.Write(t.Context(), []pawl.Change{{Run: got[0].Row.ID, Epoch: got[0].Row.Epoch, Token: got[0].Row.Token,
-			Insert: []*pawl.StepRow{{Run: got[0].Row.ID, Name: name, Kind: fault.KindRepeatable, State: pawl.StepSucceeded, Attempt: 1, Epoch: 1}}}})
+// Whoever changes a run, past the store even, ends the claim that the store has just written by.
+func TestClaimLostBehindTheStore(t *testing.T) {
+	t.Parallel()
+	const lose = `UPDATE pawl_runs SET epoch = epoch + 1`
+	exec := func(db *sql.DB) error {
+		_, err := db.Exec(lose)
 		return err
 	}
-	ok(write("a"))
-	ok(write("b"))
-	ok(there.Update(t.Context(), func(ctx context.Context, tx pawl.Txn) error {
-		r, err := tx.LockRun(ctx, row.ID)
-		if err != nil {
-			return err
-		}
-		r.State, r.Epoch, r.Due = pawl.Queued, r.Epoch+1, 1
-		r.Token, r.Owner = 0, ""
-		return tx.SaveRun(ctx, r)
-	}))
-	if err := write("c"); !errors.Is(err, pawl.ErrOneByOne) {
-		t.Errorf("Write = %v, want ErrOneByOne", err)
+	for name, c := range map[string]struct {
+		path string
+		lose func(path string, s *sqlite.Store) error
+	}{
+		"another process":      {"pawl.db", func(path string, _ *sqlite.Store) error { return exec(open(t, path).DB()) }},
+		"the user's pool":      {"pawl.db", func(_ string, s *sqlite.Store) error { return exec(s.DB()) }},
+		"the pool that writes": {"pawl.db", func(_ string, s *sqlite.Store) error { return exec(s.Writer()) }},
+		"a database in memory": {":memory:", func(_ string, s *sqlite.Store) error { return exec(s.DB()) }},
+		"a transaction, memory": {":memory:", func(_ string, s *sqlite.Store) error {
+			tx, err := s.DB().Begin()
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(lose)
+			return errors.Join(err, tx.Commit())
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := c.path
+			if path != ":memory:" {
+				path = filepath.Join(t.TempDir(), path)
+			}
+			ok := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := open(t, path)
+			w := pawl.WorkerRow{ID: pawl.WorkerID(uuid.NewString()), Lease: time.Minute}
+			ok(s.Register(t.Context(), w, w1))
+			insert(t, s, 1)
+			got, err := s.Claim(t.Context(), pawl.Claim{Worker: w.ID, Has: w1, Limit: 1, Token: 7})
+			ok(err)
+			write := func(name string) error {
+				run := got[0].Row
+				_, err := s.Write(t.Context(), []pawl.Change{{Run: run.ID, Epoch: run.Epoch, Token: run.Token, Insert: []*pawl.StepRow{
+					{Run: run.ID, Name: name, Kind: fault.KindRepeatable, State: pawl.StepSucceeded, Attempt: 1, Epoch: 1}}}})
+				return err
+			}
+			ok(write("a"))
+			ok(write("b"))
+			ok(c.lose(path, s))
+			if err := write("c"); !errors.Is(err, pawl.ErrOneByOne) {
+				t.Errorf("Write = %v, want ErrOneByOne", err)
+			}
+		})
 	}
 }

@@ -14,6 +14,9 @@ const (
 	watchIdle  = 100 * time.Millisecond
 	watchShare = 50
 	watchEager = 4 * time.Millisecond
+	// watchOwn is the least time between two wakes by what may be the store's own commits: what is started in a user's
+	// transaction, or through another engine, hints at nothing.
+	watchOwn = 20 * time.Millisecond
 )
 
 // watcher sees what other connections commit to a file. A look reads shared memory and takes no lock that a writer waits
@@ -22,8 +25,8 @@ type watcher struct{ c *connector }
 
 const selectVersion = `PRAGMA data_version`
 
-// listen calls wake after each change that others than this store have made. What it sees on its own connection may be the store's,
-// and then others tells: it waits for whoever is writing, which a mere look does not.
+// listen calls wake after each change that others than this store have made, and now and then after those of its own. What it sees on
+// its own connection may be either, and then others tells: it waits for whoever is writing, which a mere look does not.
 func (w watcher) listen(ctx context.Context, others func(context.Context) (int64, error), wake func()) error {
 	db := sql.OpenDB(w.c)
 	db.SetMaxOpenConns(1) // the number means something only within one connection
@@ -34,7 +37,8 @@ func (w watcher) listen(ctx context.Context, others func(context.Context) (int64
 		return err
 	}
 	version, known := int64(-1), int64(-1) // so that it begins with a wake
-	var busy time.Time
+	var busy, woke time.Time
+	changed := false
 	var pause time.Duration
 	tick := time.NewTimer(0)
 	defer tick.Stop()
@@ -55,9 +59,13 @@ func (w watcher) listen(ctx context.Context, others func(context.Context) (int64
 				return err
 			}
 			if now != known {
-				known, busy = now, time.Now()
-				wake()
+				known, busy, woke = now, time.Now(), time.Time{}
 			}
+			changed = true
+		}
+		if changed && time.Since(woke) >= watchOwn {
+			changed, woke = false, time.Now()
+			wake()
 		}
 		pause = min(max(time.Since(busy)/watchShare, least), watchIdle)
 		tick.Reset(pause)

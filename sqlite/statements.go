@@ -45,6 +45,16 @@ type sqliteConn interface {
 type keeper struct {
 	sqliteConn
 	kept map[string]*kept
+	uses int64
+}
+
+// Uses is how often database/sql has begun something here. What runs on the connection past it does not count.
+func (k *keeper) Uses() int64 { return k.uses }
+
+// BeginTx is part of [driver.ConnBeginTx].
+func (k *keeper) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	k.uses++
+	return k.sqliteConn.BeginTx(ctx, opts)
 }
 
 // kept is a prepared statement.
@@ -74,6 +84,7 @@ func (k *keeper) Prepare(text string) (driver.Stmt, error) { return k.sqliteConn
 
 // PrepareContext is part of [driver.ConnPrepareContext].
 func (k *keeper) PrepareContext(ctx context.Context, text string) (driver.Stmt, error) {
+	k.uses++
 	return k.sqliteConn.PrepareContext(ctx, steady(text))
 }
 
@@ -115,6 +126,7 @@ func (k *keeper) statement(ctx context.Context, text string) (*kept, error) {
 
 // ExecContext is part of [driver.ExecerContext].
 func (k *keeper) ExecContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Result, error) {
+	k.uses++
 	st, err := k.statement(ctx, text)
 	if err != nil {
 		return nil, err
@@ -127,6 +139,7 @@ func (k *keeper) ExecContext(ctx context.Context, text string, args []driver.Nam
 
 // QueryContext is part of [driver.QueryerContext].
 func (k *keeper) QueryContext(ctx context.Context, text string, args []driver.NamedValue) (driver.Rows, error) {
+	k.uses++
 	st, err := k.statement(ctx, text)
 	if err != nil {
 		return nil, err

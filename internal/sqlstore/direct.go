@@ -25,11 +25,12 @@ type Direct struct {
 }
 
 // fences remember the claims that hold, as this connection has made or found them. That is as good as looking again while nobody
-// else changes runs: what others have committed shows in the database's data version, and what this process has in the number of
-// turns. Only transactions that keep the fences up to date keep them at all.
+// else changes runs: what others have committed shows in the database's data version, what this process has in the number of
+// turns, and what has come to the connection by database/sql, turn or not, in the number of its uses. Only transactions that keep
+// the fences up to date keep them at all.
 type fences struct {
-	version, turn int64
-	hold          map[pawl.RunID]fence
+	version, turn, uses int64
+	hold                map[pawl.RunID]fence
 }
 
 // fence is a claim of a run.
@@ -41,10 +42,15 @@ func (d *Direct) keepFences(turn int64) error {
 	if err != nil {
 		return err
 	}
-	if f := &d.fences; f.hold == nil || f.version != version || f.turn != turn-1 {
-		f.version, f.hold = version, make(map[pawl.RunID]fence)
+	f, uses := &d.fences, int64(0)
+	used, counts := d.conn.(interface{ Uses() int64 })
+	if counts {
+		uses = used.Uses()
 	}
-	d.fences.turn = turn
+	if !counts || f.hold == nil || f.version != version || f.turn != turn-1 || f.uses != uses {
+		f.hold = make(map[pawl.RunID]fence)
+	}
+	f.version, f.turn, f.uses = version, turn, uses
 	return nil
 }
 
@@ -120,7 +126,8 @@ func (s *Store) finalize() (err error) {
 	return err
 }
 
-// others is the data version as the connection sees it that writes, whose own commits do not change it. It waits for the turn.
+// others is the data version as the connection sees it that writes, whose own commits do not change it. It takes a turn for that,
+// which ends no fences.
 func (s *Store) others(ctx context.Context) (version int64, err error) {
 	conn, give, err := s.take(ctx, s.write, false)
 	if err != nil {

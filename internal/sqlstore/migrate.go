@@ -177,7 +177,7 @@ var (
 	wordUses  = regexp.MustCompile(`\{(\w+) (\w+)\}`)
 )
 
-// words writes out the columns of a migration that take one of some words. A CHECK of the form column IN (…) would do, but both
+// words writes out the columns of a migration that take one of some words, which are known in that migration alone. A CHECK of the form column IN (…) would do, but both
 // databases pay for it in each statement that writes to the table: PostgreSQL reads and plans the constraint anew, where the
 // constraint of a domain is kept, and SQLite makes a temporary index of the list, where it just compares words one by one.
 func (s *Store) words(text string) string {
@@ -190,7 +190,7 @@ func (s *Store) words(text string) string {
 		if !s.d.Domains {
 			return ""
 		}
-		return "CREATE DOMAIN pawl_" + m[1] + " AS TEXT CHECK (VALUE IN (" + strings.Join(words[m[1]], ", ") + "));\n"
+		return "DROP DOMAIN IF EXISTS pawl_" + m[1] + "; CREATE DOMAIN pawl_" + m[1] + " AS TEXT CHECK (VALUE IN (" + strings.Join(words[m[1]], ", ") + "));\n"
 	})
 	return wordUses.ReplaceAllStringFunc(text, func(use string) string {
 		m := wordUses.FindStringSubmatch(use)
