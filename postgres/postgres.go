@@ -29,7 +29,8 @@ import (
 // Options configures [Open]. Nil and the zero value are valid.
 type Options struct {
 	// Migrate creates the schema, or brings it up to date. Without it a database whose schema is missing or old is
-	// refused with [pawl.ErrSchema]. It needs the right to create tables.
+	// refused with [pawl.ErrSchema]. It needs the right to create tables and types: columns of a few words are domains, which
+	// a dump of a schema (pg_dump -n) or of the database has in it, and one of single tables (pg_dump -t) has not.
 	Migrate bool
 	// MaxConns bounds the connections, but for those kept for the engine's own use: three for shared writes and claims, one
 	// for the renewal of leases and, in a process with a worker, one that listens. Zero means 16.
