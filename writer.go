@@ -178,7 +178,8 @@ func (w *writer) pass(ctx context.Context) {
 	go w.drain(ctx)
 }
 
-// drain sends what waits until nothing does, whatever becomes of ctx.
+// drain sends what waits until nothing does, whatever becomes of ctx. A goroutine for each batch would have to wait for its turn
+// among those that are answered.
 func (w *writer) drain(ctx context.Context) {
 	for {
 		b := w.next(ctx)

@@ -134,7 +134,7 @@ func (s *Store) others(ctx context.Context) (version int64, err error) {
 		return 0, err
 	}
 	defer give()
-	return version, conn.Raw(func(driverConn any) error {
+	err = conn.Raw(func(driverConn any) error {
 		d, err := s.prepared(ctx, driverConn)
 		if err == nil {
 			err = d.keepFences(s.turns)
@@ -142,6 +142,7 @@ func (s *Store) others(ctx context.Context) (version int64, err error) {
 		}
 		return err
 	})
+	return version, err
 }
 
 func (d *Direct) prepare(text string) (driver.Stmt, error) {

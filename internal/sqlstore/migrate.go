@@ -177,9 +177,10 @@ var (
 	wordUses  = regexp.MustCompile(`\{(\w+) (\w+)\}`)
 )
 
-// words writes out the columns of a migration that take one of some words, which are known in that migration alone. A CHECK of the form column IN (…) would do, but both
-// databases pay for it in each statement that writes to the table: PostgreSQL reads and plans the constraint anew, where the
-// constraint of a domain is kept, and SQLite makes a temporary index of the list, where it just compares words one by one.
+// words writes out the columns of a migration that take one of some words, which are known in that migration alone. A CHECK of
+// the form column IN (…) would do, but both databases pay for it in each statement that writes to the table: PostgreSQL reads
+// and plans the constraint anew, where the constraint of a domain is kept, and SQLite makes a temporary index of the list,
+// where it just compares words one by one.
 func (s *Store) words(text string) string {
 	words := make(map[string][]string)
 	text = wordTypes.ReplaceAllStringFunc(text, func(def string) string {
@@ -194,7 +195,10 @@ func (s *Store) words(text string) string {
 	})
 	return wordUses.ReplaceAllStringFunc(text, func(use string) string {
 		m := wordUses.FindStringSubmatch(use)
-		if s.d.Domains {
+		switch {
+		case words[m[1]] == nil: // what the comment says about all of them
+			return use
+		case s.d.Domains:
 			return "pawl_" + m[1]
 		}
 		return "TEXT CHECK (" + m[2] + " = " + strings.Join(words[m[1]], " OR "+m[2]+" = ") + ")"
