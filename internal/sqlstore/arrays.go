@@ -17,45 +17,63 @@ type Batch struct {
 	Args [][]byte
 }
 
-// The statements of a batch, each for all its rows: the values come as an array a column. batchClock is the time that
-// the first one has read and left in a setting of the transaction, so that all have the same.
+// The statements of a batch, each for all its rows. batchClock is the time that the first one has read and left in a setting of
+// the transaction, so that all have the same.
 //
 // A guard divides by zero if a row is missing, which undoes the batch: that is rare, and the rows are then written one by
 // one. No lock is waited for: one run whose row somebody holds must not hold up the others. LATERAL and OFFSET 0 keep the
 // look-up by primary key, and its place in the table the row; a plain join can flip to a scan. Nobody moves the rows
 // meanwhile: the lock on the run keeps others away.
-const (
-	batchFence = `SELECT set_config('pawl.now', ({now})::text, true)::bigint, 1 / (count(*) = cardinality($1::uuid[]))::int FROM (
-	SELECT r.id FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS v(id, epoch, token)
+var (
+	batchFence = form{"uNn", "id epoch token", `SELECT set_config('pawl.now', ({now})::text, true)::bigint, 1 / (count(*) = cardinality($1::uuid[]))::int FROM (
+	SELECT r.id FROM {rows} AS v
 	CROSS JOIN LATERAL (SELECT id FROM pawl_runs WHERE id = v.id AND epoch = v.epoch AND token = v.token AND state = 'running'
-		OFFSET 0{skip}) AS r) AS held`
+		OFFSET 0{skip}) AS r) AS held`}
 
-	batchSettle = `WITH n AS MATERIALIZED (` + batchClock + `), done AS (UPDATE pawl_steps AS s SET state = 'succeeded', ended = n.now,
+	batchSettle = form{"utNbTTTNNNnT", "run name attempt value " + usageNames,
+		`WITH n AS MATERIALIZED (` + batchClock + `), done AS (UPDATE pawl_steps AS s SET state = 'succeeded', ended = n.now,
 	value = v.value, provider = v.provider, model = v.model, request_id = v.request_id, tokens_in = v.tokens_in,
 	tokens_out = v.tokens_out, cost_micros = v.cost_micros, latency_us = v.latency_us, sent = v.sent
-FROM n, unnest($1::uuid[], $2::text[], $3::bigint[], $4::bytea[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[],
-	$10::bigint[], $11::bigint[], $12::text[]) AS v(run, name, attempt, value, provider, model, request_id, tokens_in, tokens_out,
-	cost_micros, latency_us, sent)
+FROM n, {rows} AS v
 	CROSS JOIN LATERAL (SELECT ctid FROM pawl_steps WHERE run = v.run AND name = v.name AND attempt = v.attempt AND state IN ('in_flight', 'waiting')
 		OFFSET 0) AS at
 WHERE s.ctid = at.ctid RETURNING 1)
-SELECT 1 / (count(*) = cardinality($1::uuid[]))::int FROM done`
+SELECT 1 / (count(*) = cardinality($1::uuid[]))::int FROM done`}
 
-	batchEnd = `WITH n AS MATERIALIZED (` + batchClock + `), done AS (UPDATE pawl_runs AS r SET state = v.state, epoch = r.epoch + 1,
+	batchEnd = form{"uTTb", "id state fault result",
+		`WITH n AS MATERIALIZED (` + batchClock + `), done AS (UPDATE pawl_runs AS r SET state = v.state, epoch = r.epoch + 1,
 	token = NULL, owner = NULL, due = NULL, ended = n.now, fault = v.fault, result = v.result
-FROM n, unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[]) AS v(id, state, fault, result)
+FROM n, {rows} AS v
 	CROSS JOIN LATERAL (SELECT ctid FROM pawl_runs WHERE id = v.id AND intended IS NULL AND called IS NULL OFFSET 0) AS at
 WHERE r.ctid = at.ctid
 	AND (SELECT count(*) FROM pawl_steps AS s WHERE s.run = v.id AND s.state IN ` + openStates + `) = 0 RETURNING 1)
-SELECT 1 / (count(*) = cardinality($1::uuid[]))::int FROM done`
+SELECT 1 / (count(*) = cardinality($1::uuid[]))::int FROM done`}
 
-	batchKeys = `UPDATE pawl_keys AS k SET end_state = v.state, ended = n.now
-FROM (` + batchClock + `) AS n, unnest($1::text[], $2::text[], $3::uuid[], $4::text[]) AS v(product_key, key_name, lineage, state)
+	batchKeys = form{"ttuT", "product_key key_name lineage state", `UPDATE pawl_keys AS k SET end_state = v.state, ended = n.now
+FROM (` + batchClock + `) AS n, {rows} AS v
 	CROSS JOIN LATERAL (SELECT ctid FROM pawl_keys WHERE product_key = v.product_key AND key_name = v.key_name AND lineage = v.lineage
 		OFFSET 0) AS at
-WHERE k.ctid = at.ctid`
+WHERE k.ctid = at.ctid`}
 
-	batchStart   = insertStarts + `(SELECT now / ` + freeQueues + ` AS now FROM (` + batchClock + `) AS c) AS n, ` + valuesStart
+	batchStart = form{startTypes, startNames, insertStarts + `(SELECT now / ` + freeQueues + ` AS now FROM (` + batchClock + `) AS c) AS n, {rows} AS v`}
+
+	batchItems = form{"uTtTNbTb", "run batch item state epoch input_hash fault value",
+		`INSERT INTO pawl_items (run, batch, item, state, epoch, ended, input_hash, fault, value)
+SELECT v.run, v.batch, v.item, v.state, v.epoch, n.now, v.input_hash, v.fault, v.value
+FROM (` + batchClock + `) AS n, {rows} AS v`}
+
+	// aloneStart needs no transaction around it. The comment is for whoever reads along, see pgtest.
+	aloneStart = form{startTypes, startNames, `/* commits */ WITH n AS MATERIALIZED (SELECT {now} / ` + freeQueues + ` AS now), done AS (` +
+		insertStarts + `n, {rows} AS v)
+SELECT now FROM n`}
+)
+
+const (
+	batchClock = `SELECT current_setting('pawl.now')::bigint AS now`
+	usageNames = "provider model request_id tokens_in tokens_out cost_micros latency_us sent"
+
+	startTypes   = "uTTTTTNnUTbbNNNT"
+	startNames   = "id workflow version key_name queue state epoch token owner builds input_hash input due time_limit priority share"
 	insertStarts = `INSERT INTO pawl_runs (id, lineage, relation, workflow, version, key_name, new_keys, queue, state, due, epoch, token,
 	owner, claimed, created, started, lost, lost_total, releases, builds, input_hash, input, deadline, time_limit, priority, share)
 SELECT v.id, v.id, '', v.workflow, v.version, v.key_name, FALSE, v.queue, v.state,
@@ -64,29 +82,12 @@ SELECT v.id, v.id, '', v.workflow, v.version, v.key_name, FALSE, v.queue, v.stat
 	v.builds, v.input_hash, v.input, greatest(v.due, n.now) + v.time_limit, v.time_limit,
 	coalesce(v.priority, 0), coalesce(v.share, '')
 FROM `
-	valuesStart = `unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
-	$9::uuid[], $10::text[], $11::bytea[], $12::bytea[], $13::bigint[], $14::bigint[],
-	$15::bigint[], $16::text[]) AS v(id, workflow, version, key_name, queue, state,
-	epoch, token, owner, builds, input_hash, input, due, time_limit, priority, share)`
 	// A run that is inserted as its worker's own passes over nobody: its queue must have nothing that claims have to heed.
-	freeQueues = `(NOT EXISTS (SELECT 1 FROM unnest($5::text[], $9::uuid[]) AS b(queue, owner)
+	freeQueues = `(NOT EXISTS (SELECT 1 FROM {rows queue owner} AS b
 	CROSS JOIN LATERAL (SELECT 1 FROM pawl_queues AS q WHERE q.name = b.queue AND q.special OFFSET 0) AS held WHERE b.owner IS NOT NULL))::int`
 
-	batchItems = `INSERT INTO pawl_items (run, batch, item, state, epoch, ended, input_hash, fault, value)
-SELECT v.run, v.batch, v.item, v.state, v.epoch, n.now, v.input_hash, v.fault, v.value
-FROM (` + batchClock + `) AS n, unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bytea[], $7::text[],
-	$8::bytea[]) AS v(run, batch, item, state, epoch, input_hash, fault, value)`
-
-	batchClock = `SELECT current_setting('pawl.now')::bigint AS now`
-)
-
-// What one statement can do needs no transaction around it: starts, and the row that one run adds to its journal. There the
-// fence is a part of the insert, which adds nothing to what was not locked; an end must be a statement after its lock. The
-// comment is for whoever reads along, see pgtest.
-const (
-	aloneStart = `/* commits */ WITH n AS MATERIALIZED (SELECT {now} / ` + freeQueues + ` AS now), done AS (` + insertStarts + `n, ` + valuesStart + `)
-SELECT now FROM n`
-
+	// aloneInsert is the row that one run adds to its journal. The fence is a part of it, which adds nothing to what was not
+	// locked; an end must be a statement after its lock.
 	aloneInsert = `/* commits */ WITH n AS MATERIALIZED (SELECT {now} AS now FROM pawl_runs WHERE id = $1::uuid AND epoch = $2::bigint
 	AND token = $3::bigint AND state = 'running'{skip})
 INSERT INTO pawl_steps (%s) SELECT %s FROM n RETURNING (SELECT now FROM n)`
@@ -148,26 +149,42 @@ func (s *Store) sent(ctx context.Context, send func(ctx context.Context, conn *s
 func (s *Store) statements(b *batch) []Batch {
 	switch {
 	case b.claims.rows == 0:
-		return []Batch{{s.texts.get(aloneStart), b.starts.args()}}
+		return []Batch{s.formed(&aloneStart, &b.starts)}
 	case b.claims.rows == 1 && len(b.order) == 1 && b.inserts[b.order[0]].rows == 1 && b.starts.rows+b.settles.rows+b.items.rows+b.ends.rows == 0:
 		sh := b.order[0]
-		return []Batch{{s.shaped(shapeText{sh, true}, fenced), append(b.claims.values(), b.inserts[sh].values()...)}}
+		return []Batch{{s.shaped(shapeText{shape: sh}, fenced), append(b.claims.values(), b.inserts[sh].values()...)}}
 	}
-	all := []Batch{{s.texts.get(batchFence), b.claims.args()}}
-	add := func(t *table, text string) {
+	all := []Batch{s.formed(&batchFence, &b.claims)}
+	add := func(f *form, t *table) {
 		if t.rows > 0 {
-			all = append(all, Batch{text, t.args()})
+			all = append(all, s.formed(f, t))
 		}
 	}
-	add(&b.starts, batchStart)
-	add(&b.settles, batchSettle)
+	add(&batchStart, &b.starts)
+	add(&batchSettle, &b.settles)
 	for _, sh := range b.order {
-		add(b.inserts[sh], s.shaped(shapeText{shape: sh}, arrayInsert))
+		t := b.inserts[sh]
+		text := shapeText{sh, arrays}
+		if t.even() {
+			text.as = evenArrays
+		}
+		all = append(all, Batch{s.shaped(text, func(sh shape) string { return arrayInsert(sh).sql(text.as == evenArrays) }), t.args()})
 	}
-	add(&b.items, batchItems)
-	add(&b.ends, batchEnd)
-	add(&b.keys, batchKeys)
+	add(&batchItems, &b.items)
+	add(&batchEnd, &b.ends)
+	add(&batchKeys, &b.keys)
 	return all
+}
+
+// formed is the statement for the rows of t.
+func (s *Store) formed(f *form, t *table) Batch {
+	key := formText{f, t.even()}
+	if q, ok := s.forms.Load(key); ok {
+		return Batch{q.(string), t.args()}
+	}
+	q := s.texts.r.Replace(f.sql(key.even))
+	s.forms.Store(key, q)
+	return Batch{q, t.args()}
 }
 
 // batch sorts changes by statement.
@@ -204,7 +221,7 @@ func (b *batch) free() {
 
 func (b *batch) add(c *pawl.Change) error {
 	if r := c.Start; r != nil {
-		b.starts.begin("utttttnnutbbnnnt")
+		b.starts.begin(startTypes)
 		for _, v := range [...]string{string(r.ID), r.Workflow, r.Version, r.KeyName, r.Queue, string(r.State)} {
 			b.starts.text(v)
 		}
@@ -220,7 +237,7 @@ func (b *batch) add(c *pawl.Change) error {
 		b.starts.text(string(r.Share))
 		return nil
 	}
-	b.claims.begin("unn")
+	b.claims.begin(batchFence.types)
 	b.claims.text(string(c.Run))
 	b.claims.must(c.Epoch)
 	b.claims.must(c.Token)
@@ -230,7 +247,7 @@ func (b *batch) add(c *pawl.Change) error {
 		}
 	}
 	for _, row := range c.Settle {
-		b.settles.begin("utnbtttnnnnt")
+		b.settles.begin(batchSettle.types)
 		b.settles.text(string(row.Run))
 		b.settles.text(row.Name)
 		b.settles.must(int64(row.Attempt))
@@ -242,7 +259,7 @@ func (b *batch) add(c *pawl.Change) error {
 		if err != nil {
 			return err
 		}
-		b.items.begin("utttnbtb")
+		b.items.begin(batchItems.types)
 		for _, v := range [...]string{string(it.Run), it.Batch, it.Item, string(it.State)} {
 			b.items.text(v)
 		}
@@ -258,13 +275,13 @@ func (b *batch) add(c *pawl.Change) error {
 	if err != nil {
 		return err
 	}
-	b.ends.begin("uttb")
+	b.ends.begin(batchEnd.types)
 	b.ends.text(string(c.Run))
 	b.ends.text(string(c.End.State))
 	b.ends.text(failure)
 	b.ends.data(c.End.Result)
 	if r := c.End.Row; r.Key != "" && !r.NewKeys {
-		b.keys.begin("ttut")
+		b.keys.begin(batchKeys.types)
 		for _, v := range [...]string{string(r.Key), r.KeyName, string(r.Lineage), string(c.End.State)} {
 			b.keys.text(v)
 		}
@@ -291,27 +308,22 @@ func (b *batch) insert(row *pawl.StepRow) error {
 
 // fenced inserts a row of a shape by a statement that is alone, after the parameters of its fence.
 func fenced(sh shape) string {
-	list, values := insertInto(sh, func(i int, of string) string { return fmt.Sprintf("$%d::%s", i+4, strings.TrimSuffix(of, "[]")) })
+	list, values := insertInto(sh, func(i int, of string) string { return fmt.Sprintf("$%d::%s", i+4, of) })
 	return fmt.Sprintf(aloneInsert, list, values)
 }
 
 // arrayInsert inserts rows of a shape in a transaction that has a fence for all.
-func arrayInsert(sh shape) string {
-	var params []string
-	for i, at := range sh.columns() {
-		params = append(params, fmt.Sprintf("$%d::%s", i+1, arrayTypes[stepTypes[at]].name))
-	}
+func arrayInsert(sh shape) *form {
 	list, values := insertInto(sh, func(i int, _ string) string { return "v." + stepNames[sh.columns()[i]] })
-	return `INSERT INTO pawl_steps (` + list + `) SELECT ` + values + ` FROM (` + batchClock + `) AS n, unnest(` +
-		strings.Join(params, ", ") + `) AS v(` + list + `)`
+	return &form{sh.types(), strings.ReplaceAll(list, ",", ""), `INSERT INTO pawl_steps (` + list + `) SELECT ` + values + ` FROM (` + batchClock + `) AS n, {rows} AS v`}
 }
 
-// insertInto lists the columns of a shape and their values. value gives the i-th, of is its type in arrays; relative times are
-// what has to be added to the clock.
+// insertInto lists the columns of a shape and their values. value gives the i-th, of is its type; relative times are what has to
+// be added to the clock.
 func insertInto(sh shape, value func(i int, of string) string) (list, values string) {
 	var names, all []string
 	for i, at := range sh.columns() {
-		v := value(i, arrayTypes[stepTypes[at]].name)
+		v := value(i, typeOf(stepTypes[at]).name)
 		if sh.late(at) {
 			v = "n.now + " + v
 		}

@@ -138,21 +138,30 @@ func (s *Store) hotWrites() []Hot {
 			{Name: "write: open steps", Text: rowEnd, Table: "pawl_steps", Index: "pkey"},
 		}
 	}
-	hot := []Hot{
-		{Name: "write: fence", Text: batchFence, Table: "pawl_runs", Index: "pkey"},
-		{Name: "write: settle", Text: batchSettle, Table: "pawl_steps", Index: "pkey"},
-		{Name: "write: end", Text: batchEnd, Table: "pawl_runs", Index: "pkey"},
-		{Name: "write: open steps", Text: batchEnd, Table: "pawl_steps", Index: "pkey"},
-		{Name: "write: keys", Text: batchKeys, Table: "pawl_keys", Index: "pkey"},
-		{Name: "write: insert", Text: arrayInsert(result)},
+	var hot []Hot
+	for _, f := range []struct {
+		name, table string
+		form        *form
+	}{
+		{"fence", "pawl_runs", &batchFence}, {"settle", "pawl_steps", &batchSettle}, {"end", "pawl_runs", &batchEnd},
+		{"open steps", "pawl_steps", &batchEnd}, {"keys", "pawl_keys", &batchKeys}, {"insert", "", arrayInsert(result)},
+		{"start", "", &batchStart}, {"starts alone", "", &aloneStart},
+	} {
+		for _, even := range []bool{false, true} {
+			h := Hot{Name: fmt.Sprintf("write: %s, even %t", f.name, even), Text: f.form.sql(even), Table: f.table}
+			if f.table != "" {
+				h.Index = "pkey"
+			}
+			hot = append(hot, h)
+		}
+	}
+	hot = append(hot, []Hot{
 		{Name: "write: fenced insert", Text: fenced(result), Table: "pawl_runs", Index: "pkey"},
-		{Name: "write: start", Text: batchStart},
-		{Name: "write: starts alone", Text: aloneStart},
 		{Name: "claim due, sent", Text: claimText(claimShape{pairs: 2, ways: "\x00\x00\x01"}), Table: "pawl_runs", Index: "claim"},
 		{Name: "claim due and lost, sent", Text: claimText(claimShape{pairs: 2, ways: "\x00\x01", lost: true}), Table: "pawl_runs", Index: "owner"},
 		{Name: "claim from a backlog, sent", Text: claimText(claimShape{pairs: 1, ways: "\x00", from: true}), Table: "pawl_runs", Index: "claim"},
 		{Name: "take, sent", Text: claimText(claimShape{pairs: 2, ways: "\x00\x01", lost: true}), Table: "pawl_runs", Index: "pkey"},
-	}
+	}...)
 	for i := range hot {
 		hot[i].Sent = true
 	}

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/pawlrun/pawl"
@@ -110,24 +111,37 @@ func (sh shape) columns() []int {
 
 func (sh shape) late(i int) bool { return sh.relative&(1<<i) != 0 }
 
-// types are those of the columns, see arrayTypes.
+// types are those of the columns, see arrayTypes. Intents begin when they are written, all of a batch at once.
 func (sh shape) types() string {
 	var b strings.Builder
 	for _, at := range sh.columns() {
-		b.WriteByte(stepTypes[at])
+		of := stepTypes[at]
+		if stepNames[at] == "begun" && sh.set&(1<<intentAt) != 0 {
+			of = 'N'
+		}
+		b.WriteByte(of)
 	}
 	return b.String()
 }
 
-// stepTypes are the types of the columns in stepNames.
+// intentAt is the column that only rows with an intent have.
+var intentAt = slices.Index(stepNames, "settle")
+
+// stepTypes are the types of the columns in stepNames. Those that are alike in most rows of a batch have a capital letter.
 var stepTypes = func() []byte {
 	types := make([]byte, len(stepNames))
 	for i, name := range stepNames {
 		switch name {
-		case "run", "worker", "inherited":
+		case "worker":
+			types[i] = 'U'
+		case "run", "inherited":
 			types[i] = 'u'
-		case "name", "batch", "item", "kind", "state", "op_key", "taken_from", "provider", "model", "request_id", "sent", "fault":
+		case "kind", "state":
+			types[i] = 'T'
+		case "name", "batch", "item", "op_key", "taken_from", "provider", "model", "request_id", "sent", "fault":
 			types[i] = 't'
+		case "attempt", "epoch", "ended", "deadline", "settle", "first_intent", "first_try", "key_ttl":
+			types[i] = 'N'
 		case "paid", "foreign_tx", "use_stored", "orphaned":
 			types[i] = 'o'
 		case "input_hash", "other_hash", "value", "input":

@@ -35,6 +35,7 @@ type Store struct {
 	turns  int64
 
 	shapes sync.Map // shapeText → the statement that inserts such a row
+	forms  sync.Map // formText → the statement
 	claims sync.Map // claimShape → the statement that claims so
 	ears   sync.Map // *func(), the wake of each Listen
 

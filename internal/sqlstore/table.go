@@ -1,19 +1,73 @@
 package sqlstore
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
 	"github.com/pawlrun/pawl"
 )
 
-// arrayTypes are PostgreSQL's: u for UUIDs, t for text, n for numbers, b for bytes, o for booleans; each with the number
-// that the server knows the type of an element by.
-var arrayTypes = map[byte]struct {
-	name    string
-	element uint32
-}{'u': {"uuid[]", 2950}, 't': {"text[]", 25}, 'n': {"bigint[]", 20}, 'b': {"bytea[]", 17}, 'o': {"boolean[]", 16}}
+// columnType is one of PostgreSQL's, with the number that the server knows it by.
+type columnType struct {
+	name   string
+	number uint32
+}
+
+var columnTypes = map[byte]columnType{'u': {"uuid", 2950}, 't': {"text", 25}, 'n': {"bigint", 20}, 'b': {"bytea", 17}, 'o': {"boolean", 16}}
+
+// typeOf is the type that a letter stands for: u UUID, t text, n number, b bytes, o boolean. A capital letter says that the rows
+// of a batch mostly have the same value there.
+func typeOf(letter byte) columnType { return columnTypes[letter|' '] }
+
+func capital(letter byte) bool { return letter&' ' == 0 }
+
+// form is a statement for the rows of a table. {rows} in its text stands for them, and {rows a b} for their columns a and b.
+type form struct{ types, names, text string }
+
+// formText is a form for rows that are even, or not.
+type formText struct {
+	*form
+	even bool
+}
+
+// sql gives the text. In rows that are even, columns of a capital letter are one value for all rows and not an array, which costs the
+// server much less.
+func (f *form) sql(even bool) string {
+	var b strings.Builder
+	text := f.text
+	for {
+		before, rest, found := strings.Cut(text, "{rows")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		names, after, _ := strings.Cut(rest, "}")
+		b.WriteString(f.rows(strings.Fields(names), even))
+		text = after
+	}
+}
+
+// rows is a sub-select of the columns, of all if none is named. Functions in its list give their rows one by one; in a FROM each
+// would be stored first.
+func (f *form) rows(names []string, even bool) string {
+	var list []string
+	for i, name := range strings.Fields(f.names) {
+		if len(names) > 0 && !slices.Contains(names, name) {
+			continue
+		}
+		as := "unnest($%d::%s[]) AS %s"
+		if even && capital(f.types[i]) {
+			as = "$%d::%s AS %s"
+		}
+		list = append(list, fmt.Sprintf(as, i+1, typeOf(f.types[i]).name, name))
+	}
+	return "(SELECT " + strings.Join(list, ", ") + ")"
+}
 
 // table turns rows into an array for each column, in the binary form of PostgreSQL's arrays. The values of a row are given
 // one after the other, by the method of their type.
@@ -28,9 +82,11 @@ type table struct {
 
 // array is one column: a header, then the elements, each after its length.
 type array struct {
-	buf  []byte
-	n    uint32
-	null bool
+	buf   []byte
+	n     uint32
+	null  bool
+	alike bool // all elements are like the first one, which alone is in buf
+	last  int  // where the last element begins
 }
 
 const (
@@ -76,9 +132,46 @@ func (t *table) next() *array {
 		}
 	}
 	c := &t.columns[t.column]
-	t.column++
+	c.alike = capital(t.types[t.column]) && (c.n == 0 || c.alike)
+	c.last = len(c.buf)
 	c.n++
+	t.column++
 	return c
+}
+
+// added keeps an element that was appended, unless it is like all others.
+func (c *array) added() {
+	if !c.alike || c.n == 1 {
+		return
+	}
+	first, mine := c.buf[arrayHeader:c.last], c.buf[c.last:]
+	if bytes.Equal(first, mine) {
+		c.buf = c.buf[:c.last]
+		return
+	}
+	mine = bytes.Clone(mine)
+	c.buf, c.n = c.buf[:c.last], c.n-1
+	c.spread()
+	c.buf, c.n = append(c.buf, mine...), c.n+1
+}
+
+// spread repeats the element that all are like.
+func (c *array) spread() {
+	first := c.buf[arrayHeader:]
+	for range c.n - 1 {
+		c.buf = append(c.buf, first...)
+	}
+	c.alike = false
+}
+
+// even reports whether the rows are the same wherever a capital letter says so.
+func (t *table) even() bool {
+	for i := range t.columns {
+		if capital(t.types[i]) && !t.columns[i].alike {
+			return false
+		}
+	}
+	return true
 }
 
 func (t *table) text(v string) {
@@ -87,11 +180,12 @@ func (t *table) text(v string) {
 	case c == nil:
 	case v == "":
 		c.none()
-	case t.types[t.column-1] == 'u':
+	case typeOf(t.types[t.column-1]).name == "uuid":
 		id, _ := uuid.Parse(v) // what is none gives one that names nothing
-		c.buf = append(binary.BigEndian.AppendUint32(c.buf, 16), id[:]...)
+		c.bytes(id[:])
 	default:
 		c.buf = append(binary.BigEndian.AppendUint32(c.buf, uint32(len(v))), v...)
+		c.added()
 	}
 }
 
@@ -119,15 +213,11 @@ func (t *table) must(v int64) {
 	}
 }
 
-func (c *array) number(v int64) {
-	c.buf = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(c.buf, 8), uint64(v))
-}
-
 func (t *table) flag(v bool) {
 	switch c := t.next(); {
 	case c == nil:
 	case v:
-		c.buf = append(binary.BigEndian.AppendUint32(c.buf, 1), 1)
+		c.bytes([]byte{1})
 	default:
 		c.none()
 	}
@@ -139,20 +229,39 @@ func (t *table) data(v []byte) {
 	case v == nil:
 		c.none()
 	default:
-		c.buf = append(binary.BigEndian.AppendUint32(c.buf, uint32(len(v))), v...)
+		c.bytes(v)
 	}
+}
+
+func (c *array) number(v int64) {
+	c.buf = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(c.buf, 8), uint64(v))
+	c.added()
+}
+
+func (c *array) bytes(v []byte) {
+	c.buf = append(binary.BigEndian.AppendUint32(c.buf, uint32(len(v))), v...)
+	c.added()
 }
 
 func (c *array) none() {
 	c.null = true
 	c.buf = binary.BigEndian.AppendUint32(c.buf, nullElement)
+	c.added()
 }
 
-// args are the arrays, complete.
+// args are the parameters of a form for these rows, even if they are.
 func (t *table) args() [][]byte {
+	even := t.even()
 	args := make([][]byte, len(t.columns))
 	for i := range t.columns {
 		c := &t.columns[i]
+		switch {
+		case even && c.alike:
+			args[i] = c.first()
+			continue
+		case c.alike:
+			c.spread()
+		}
 		head := c.buf[:arrayHeader]
 		binary.BigEndian.PutUint32(head, 1) // dimension
 		nulls := uint32(0)
@@ -160,7 +269,7 @@ func (t *table) args() [][]byte {
 			nulls = 1
 		}
 		binary.BigEndian.PutUint32(head[4:], nulls)
-		binary.BigEndian.PutUint32(head[8:], arrayTypes[t.types[i]].element)
+		binary.BigEndian.PutUint32(head[8:], typeOf(t.types[i]).number)
 		binary.BigEndian.PutUint32(head[12:], c.n)
 		binary.BigEndian.PutUint32(head[16:], 1) // where its index begins
 		args[i] = c.buf
@@ -168,13 +277,20 @@ func (t *table) args() [][]byte {
 	return args
 }
 
+// first is the first element, nil if it is NULL.
+func (c *array) first() []byte {
+	if binary.BigEndian.Uint32(c.buf[arrayHeader:]) == nullElement {
+		return nil
+	}
+	n := binary.BigEndian.Uint32(c.buf[arrayHeader:])
+	return c.buf[arrayHeader+4:][:n]
+}
+
 // values are the values of the only row.
 func (t *table) values() [][]byte {
 	values := make([][]byte, len(t.columns))
 	for i := range t.columns {
-		if c := &t.columns[i]; !c.null {
-			values[i] = c.buf[arrayHeader+4:]
-		}
+		values[i] = t.columns[i].first()
 	}
 	return values
 }

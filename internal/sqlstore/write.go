@@ -170,8 +170,14 @@ func rowInsert(sh shape) string {
 // shapeText is which of the statements for a shape.
 type shapeText struct {
 	shape
-	alone bool
+	as int
 }
+
+const (
+	single     = iota // one row
+	arrays            // a form, of rows that differ in every column
+	evenArrays        // … and of rows that differ only where rows usually do
+)
 
 // shaped gives the statement for a shape, made once.
 func (s *Store) shaped(of shapeText, text func(shape) string) string {
