@@ -60,7 +60,8 @@ func (r *Run) come(c *stepCall, path string) ([]byte, error) {
 	if done {
 		return value, err
 	}
-	s := &stepRun{x: x, b: b, run: r, c: c, path: path, row: row, hash: hash, base: b.ctx}
+	s := &c.run
+	*s = stepRun{x: x, b: b, run: r, c: c, path: path, row: row, hash: hash, base: b.ctx}
 	if r.shield {
 		s.base = x.life
 	}
@@ -485,7 +486,8 @@ func (s *stepRun) succeed(row *StepRow, value []byte) {
 	if op.insert {
 		row.Usage.Latency = 0 // it is what lies between begin and end
 	}
-	s.x.buffer(op)
+	op.given = true
+	s.x.hand(op)
 }
 
 // move is the write that ends row's attempt in state.

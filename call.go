@@ -7,19 +7,37 @@ import (
 
 	"github.com/pawlrun/pawl/fault"
 	"github.com/pawlrun/pawl/internal/hooks"
+	"github.com/pawlrun/pawl/internal/payload"
 )
+
+// callContext is the context of one attempt. It has what belongs to that alone: what is left of an earlier one may still report.
+type callContext struct {
+	context.Context
+	info   StepInfo
+	report report
+	http   fault.Attempt
+}
+
+// Value is part of [context.Context].
+func (c *callContext) Value(key any) any {
+	if key == (stepKey{}) {
+		return &c.info
+	}
+	return c.Context.Value(key)
+}
 
 // call runs the callback and returns the sealed result, or the fault as it enters the journal: the one boundary at
 // which an error is classified.
 func (s *stepRun) call(row *StepRow) (value []byte, f *fault.Fault) {
-	rep := &report{}
-	info := &StepInfo{Run: row.Run, Lineage: s.x.row.Lineage, Workflow: s.x.row.Workflow, Version: s.x.row.Version,
-		Step: row.Name, Kind: row.Kind, Key: s.key, Attempt: row.Attempt, foreign: s.c.db != nil, report: rep, of: s}
-	s.http = &fault.Attempt{Kind: row.Kind, Key: string(s.key)}
+	c := &callContext{Context: s.base, info: StepInfo{Run: row.Run, Lineage: s.x.row.Lineage, Workflow: s.x.row.Workflow,
+		Version: s.x.row.Version, Step: row.Name, Kind: row.Kind, Key: s.key, Attempt: row.Attempt, foreign: s.c.db != nil, of: s},
+		http: fault.Attempt{Kind: row.Kind, Key: string(s.key)}}
+	c.info.report = &c.report
+	s.http = &c.http
 	if s.effect() {
 		s.http.Late = s.late
 	}
-	ctx := context.WithValue(fault.WithAttempt(s.base, s.http), stepKey{}, info)
+	ctx := fault.WithAttempt(c, s.http)
 	if t := s.c.timeout(); t > 0 {
 		left := t - (s.x.w.boot() - s.sent)
 		if left <= 0 {
@@ -33,7 +51,7 @@ func (s *stepRun) call(row *StepRow) (value []byte, f *fault.Fault) {
 	}
 	began := time.Now()
 	defer func() {
-		s.used(row, rep)
+		s.used(row, &c.report)
 		if s.exits { // and with it the body
 			row.Usage.Latency = time.Since(began)
 			s.exit(ctx, row)
@@ -54,45 +72,58 @@ func (s *stepRun) guarded(ctx context.Context, row *StepRow, at attempt) (value 
 	defer func() {
 		if p := recover(); p != nil {
 			s.exits = false
-			s.x.logger().Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
-			value, f = nil, fault.FromPanic(p)
+			value, f = nil, s.panicked(row, p)
 		}
 	}()
 	s.x.e.hooks.Reach(hooks.EffectBegin, string(row.Run), row.Name)
-	var out any
-	var err error
 	if s.c.kind == fault.KindTx {
-		done := make(chan struct{})
-		go func() { // a goroutine of its own, because runtime.Goexit would end the transaction's
-			defer close(done)
-			s.invoke(ctx, row, at, &out, &err)
-		}()
-		<-done
-	} else {
-		s.exits = true
-		s.invoke(ctx, row, at, &out, &err)
-		s.exits = false
+		out, err := s.invokeApart(ctx, row, at)
+		return s.judge(ctx, row, out, err)
 	}
+	s.exits = true
+	out, err := s.invoke(ctx, row, at)
+	s.exits = false
 	return s.judge(ctx, row, out, err)
 }
 
-// invoke runs the callback and sets what it gives. A panic, or the end of the goroutine by runtime.Goexit, is its error.
-func (s *stepRun) invoke(ctx context.Context, row *StepRow, at attempt, out *any, err *error) {
-	returned := false
+// invokeApart is invoke in a goroutine of its own, because runtime.Goexit would end the transaction's.
+func (s *stepRun) invokeApart(ctx context.Context, row *StepRow, at attempt) (out any, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		returned := false
+		defer func() {
+			if !returned {
+				err = s.panicked(row, nil)
+			}
+		}()
+		out, err = s.invoke(ctx, row, at)
+		returned = true
+	}()
+	<-done
+	return out, err
+}
+
+// invoke runs the callback. A panic is its error.
+func (s *stepRun) invoke(ctx context.Context, row *StepRow, at attempt) (out any, err error) {
 	defer func() {
-		if p := recover(); p != nil || !returned {
-			s.x.logger().Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
-			*err = fault.FromPanic(p)
+		if p := recover(); p != nil {
+			err = s.panicked(row, p)
 		}
 	}()
-	*out, *err = s.c.exec(ctx, at, s.use)
-	returned = true
+	return s.c.typed.exec(ctx, at, s.use)
+}
+
+// panicked is the error of a callback that has panicked with p, or ended its goroutine if that is nil.
+func (s *stepRun) panicked(row *StepRow, p any) *fault.Fault {
+	s.x.logger().Error("step panicked", "step", row.Name, "attempt", row.Attempt, "panic", fmt.Sprint(p))
+	return fault.FromPanic(p)
 }
 
 // exit ends an attempt whose callback ends the body's goroutine by runtime.Goexit: what happened is recorded like a panic,
 // and the run is released, to go on from its journal.
 func (s *stepRun) exit(ctx context.Context, row *StepRow) {
-	_, f := s.judge(ctx, row, nil, fault.FromPanic(nil))
+	_, f := s.judge(ctx, row, nil, s.panicked(row, nil))
 	_, _ = s.fail(row, f)
 	if !s.b.over.Load() {
 		_ = s.b.release(0)
@@ -111,9 +142,9 @@ func (s *stepRun) judge(ctx context.Context, row *StepRow, out any, err error) (
 		return nil, f
 	}
 	json, err := encode(out)
-	var read any
-	if err == nil {
-		read, err = s.c.check(json)
+	read := out
+	if err == nil && !payload.Plain(s.c.outType) {
+		read, err = s.c.typed.check(json)
 	}
 	if err == nil {
 		value, err = s.x.e.seal(json)

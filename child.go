@@ -26,7 +26,7 @@ import (
 //
 // Child and caller are in one store, and are lineages of their own. A run cannot wait for itself.
 func Child[In, Out any](run *Run, name string, w *Workflow[In, Out], in In, opts ...StartOption) (Out, error) {
-	c := newCall[In, Out](name, fault.KindChild, in)
+	c := newCall[In, Out](name, fault.KindChild, in, nil)
 	call := &childCall{run: run, path: run.path(name), in: in}
 	for _, o := range opts {
 		o.start(&call.o)

@@ -25,6 +25,7 @@ type stepOp struct {
 	also    func(ctx context.Context, tx Txn, row *StepRow, now int64) error
 	effects bool // a result of a step with an intent: evidence if it cannot be written
 	timer   bool // a sleep that is over
+	given   bool // the row is the write's, see hand
 }
 
 // write is what an execution wants to become durable, all of it or nothing.
@@ -33,12 +34,15 @@ type write struct {
 	ops   []stepOp
 	end   *runEnd
 	final *RunRow // how the run has ended by it, with its result; nil if it has not
+
+	waiting waiting     // for a transaction with others
+	rows    [1]*StepRow // room for the change that is most common
 }
 
 // change gives the write in the form that may share a transaction with those of other runs. Few need more than that: what
 // opens a question, records a failed attempt, lets go of a run that is not finished, or has to look first.
 func (q *write) change() (c Change, ok bool) {
-	c = Change{Run: q.run.ID, Epoch: q.run.Epoch, Token: q.run.Token}
+	c = Change{Run: q.run.ID, Epoch: q.run.Epoch, Token: q.run.Token, Insert: q.rows[:0]}
 	if q.run.Lost > 0 {
 		return c, false
 	}
@@ -74,8 +78,8 @@ func (op *stepOp) shares() bool {
 // manyOps in a row that may share a transaction are not written statement by statement because of one beside them that may not.
 const manyOps = 8
 
-// apart gives ops in parts that may be written one after the other.
-func apart(ops []stepOp) (parts [][]stepOp) {
+// apart adds ops to parts, as parts that may be written one after the other.
+func apart(parts [][]stepOp, ops []stepOp) [][]stepOp {
 	from := 0
 	for i := 0; i < len(ops); i++ {
 		row := i // end of those in a row that may share
@@ -124,7 +128,8 @@ func (w *writer) write(ctx context.Context, q *write) error {
 		var err error
 		if together {
 			w.e.hooks.Reach(hooks.CommitSending, string(q.run.ID), "")
-			if err = w.join(ctx, change); err == nil && change.End != nil {
+			q.waiting = waiting{change: change, answer: q.waiting.answer}
+			if err = w.enter(ctx, &q.waiting); err == nil && change.End != nil {
 				q.final = &RunRow{ID: q.run.ID, State: change.End.State, Fault: change.End.Fault, Result: change.End.Result}
 			}
 		} else {
@@ -179,7 +184,11 @@ func (q *write) landed(written []StepRow) {
 		if q.ops[i].item != nil {
 			continue
 		}
-		*q.ops[i].row = written[i]
+		if q.ops[i].given {
+			q.ops[i].row.timesOf(&written[i])
+		} else {
+			*q.ops[i].row = written[i]
+		}
 		if written[i].State == StepSucceeded && !q.ops[i].mark {
 			q.run.Lost = 0
 		}

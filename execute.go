@@ -50,7 +50,8 @@ type execution struct {
 	log     *slog.Logger // see logger
 
 	mu       sync.Mutex // guards all down to steps
-	buf      []stepOp   // results the body has, not yet durable
+	buf      []stepOp   // results the body has, not yet durable …
+	spare    []stepOp   // … and room for the next ones
 	asked    int        // how many changes were to become durable so far …
 	got      int        // … and how many of these have, in this order
 	timer    *time.Timer
@@ -64,8 +65,9 @@ type execution struct {
 	blocked  *EntryRow            // … a question about the whole run
 	steps    map[string]time.Time // that are running, and since when
 
-	writing turn    // held over a write, so that those of one run come one after the other
-	final   *RunRow // how the run has ended, with its result; guarded by writing
+	writing turn          // held over a write, so that those of one run come one after the other
+	final   *RunRow       // how the run has ended, with its result; guarded by writing
+	answer  chan struct{} // see waiting; guarded by writing
 }
 
 // turn is a mutex whose waiters, in a synctest bubble, do not stop the clock.
@@ -329,7 +331,9 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 	if len(all) == 0 && end == nil {
 		return nil
 	}
-	parts := apart(all)
+	defer x.reuse(all)
+	var one [1][]stepOp
+	parts := apart(one[:0], all)
 	if end != nil && len(parts[len(parts)-1]) >= manyOps && !end.shares(&x.row) {
 		parts = append(parts, nil)
 	}
@@ -351,8 +355,24 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 	return nil
 }
 
+// reuse keeps the room of what has been written.
+func (x *execution) reuse(ops []stepOp) {
+	if cap(ops) > keptOps {
+		return
+	}
+	clear(ops)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.spare = ops[:0]
+}
+
+const keptOps = 16
+
 // land writes ops, and the run's end, as a whole.
 func (x *execution) land(ops []stepOp, end *runEnd) error {
+	if x.answer == nil {
+		x.answer = make(chan struct{}, 1)
+	}
 	q := x.write(ops, end)
 	err := x.e.writer.write(x.hold, q)
 	x.final = q.final
@@ -374,7 +394,7 @@ func (x *execution) land(ops []stepOp, end *runEnd) error {
 }
 
 func (x *execution) write(ops []stepOp, end *runEnd) *write {
-	return &write{run: &x.row, ops: ops, end: end}
+	return &write{run: &x.row, ops: ops, end: end, waiting: waiting{answer: x.answer}}
 }
 
 // buffer keeps a result that the body may have before it is durable. It is written with the run's next write, or on
@@ -385,8 +405,17 @@ func (x *execution) buffer(op stepOp) *StepRow {
 		row := *op.row
 		op.row = &row
 	}
+	x.hand(op)
+	return op.row
+}
+
+// hand is buffer for a row that the caller has no more use for: in its journal there is the same one, whose times may change.
+func (x *execution) hand(op stepOp) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.buf == nil {
+		x.buf, x.spare = x.spare, nil
+	}
 	x.buf = append(x.buf, op)
 	x.asked++
 	switch {
@@ -396,7 +425,6 @@ func (x *execution) buffer(op stepOp) *StepRow {
 	default:
 		x.timer.Reset(x.e.o.flushDelay())
 	}
-	return op.row
 }
 
 // looksFirst reports whether something that is buffered has to look at stored rows under the run's lock.

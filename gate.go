@@ -39,7 +39,7 @@ type grant struct {
 // cancelled. If a payload was rejected under this name in this run, in whatever scope, the same payload is not asked about again: the
 // same rejection comes back. So let payloads say what they are about. A manual retry asks again, unless what was approved was done.
 func Approve[P any](run *Run, name string, payload P, opts ...ApproveOption) (Approval[P], error) {
-	c := newCall[P, P](name, fault.KindGate, payload)
+	c := newCall[P, P](name, fault.KindGate, payload, nil)
 	a := &asked{action: name, form: c.inType}
 	for _, o := range opts {
 		o.approve(&a.terms)

@@ -47,10 +47,15 @@ func (o *stepOptions) gated() bool { return o.grant != nil || o.ask != nil }
 
 // question is the step call of the gate before a step that asks first.
 func (c *stepCall) question(run *Run, path string, key OpKey, n int, terms *gateTerms, after *GateRow) *stepCall {
-	q := &stepCall{name: c.name, kind: fault.KindGate, in: c.in, inType: c.inType, outType: c.inType, check: c.checkIn}
+	q := &stepCall{name: c.name, kind: fault.KindGate, in: c.in, inType: c.inType, outType: c.inType, typed: inputOf{c.typed}}
 	q.waitAtGate(run, gatePath(path, n), &asked{terms: *terms, action: c.name, kind: c.kind, key: key, form: c.inType, after: after})
 	return q
 }
+
+// inputOf is the part of a gate's call that knows its types: its result is the input of the step that asks.
+type inputOf struct{ typed }
+
+func (i inputOf) check(json []byte) (any, error) { return i.checkIn(json) }
 
 // passGates notes that the body has come by the questions of a step.
 func (x *execution) passGates(path string) {

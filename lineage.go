@@ -541,7 +541,7 @@ type dryRun struct {
 
 func (d *dryRun) reach(c *stepCall, path string, row *StepRow) {
 	if path == d.settles {
-		if v, err := c.check(d.result); err != nil {
+		if v, err := c.typed.check(d.result); err != nil {
 			d.wrong = err
 		} else {
 			d.fits = v

@@ -23,14 +23,27 @@ type stepCall struct {
 	db      TxDB      // of a transaction in another database
 	wait    *waitKind // of a wait, which has no callback
 	batch   *batchCall
+	typed   typed  // nil of a wait without an input and of a batch
+	read    any    // the callback's result as the body will get it, an Out or a *Out …
+	of      []byte // … and its JSON
+	run     stepRun
+}
+
+// typed is the part of a call that knows its types.
+type typed interface {
 	// exec runs the callback on the live input, or on stored if that is not nil, and gives the result.
-	exec func(ctx context.Context, a attempt, stored []byte) (any, error)
+	exec(ctx context.Context, a attempt, stored []byte) (any, error)
 	// check decodes a result as the body will get it, into a *Out.
-	check func(json []byte) (any, error)
+	check(json []byte) (any, error)
 	// checkIn is check for an input.
-	checkIn func(json []byte) (any, error)
-	read    any    // what check gave for the callback's result …
-	of      []byte // … and the JSON that it read
+	checkIn(json []byte) (any, error)
+}
+
+// typedCall is a stepCall with its types.
+type typedCall[In, Out any] struct {
+	stepCall
+	live In
+	fn   func(context.Context, attempt, In) (Out, error) // nil of a wait
 }
 
 // attempt is what a callback of any kind may be given.
@@ -47,12 +60,9 @@ type attempt struct {
 // may be used once in a run; loops use [Run.Item]. fn runs in the caller's goroutine, its context ends when the run is
 // cancelled, the worker stops or loses its lease, or the step's [Timeout] passes.
 func Repeatable[In, Out any](run *Run, name string, in In, fn func(context.Context, In) (Out, error), opts ...RepeatableOption) (Out, error) {
-	c := newCall[In, Out](name, fault.KindRepeatable, in)
+	c := newCall[In, Out](name, fault.KindRepeatable, in, func(ctx context.Context, _ attempt, in In) (Out, error) { return fn(ctx, in) })
 	for _, o := range opts {
 		o.repeatable(&c.o)
-	}
-	c.exec = func(ctx context.Context, _ attempt, stored []byte) (any, error) {
-		return withInput(in, stored, func(in In) (Out, error) { return fn(ctx, in) })
 	}
 	return result[Out](run, c)
 }
@@ -60,12 +70,9 @@ func Repeatable[In, Out any](run *Run, name string, in In, fn func(context.Conte
 // Keyed runs fn as a step whose repetition the far end absorbs through the key. After a crash it runs again with the
 // same key while that is alive ([KeyTTL]), then it is treated as [Once].
 func Keyed[In, Out any](run *Run, name string, in In, fn func(context.Context, OpKey, In) (Out, error), opts ...KeyedOption) (Out, error) {
-	c := newCall[In, Out](name, fault.KindKeyed, in)
+	c := newCall[In, Out](name, fault.KindKeyed, in, func(ctx context.Context, a attempt, in In) (Out, error) { return fn(ctx, a.intent.Key, in) })
 	for _, o := range opts {
 		o.keyed(&c.o)
-	}
-	c.exec = func(ctx context.Context, a attempt, stored []byte) (any, error) {
-		return withInput(in, stored, func(in In) (Out, error) { return fn(ctx, a.intent.Key, in) })
 	}
 	return result[Out](run, c)
 }
@@ -74,12 +81,9 @@ func Keyed[In, Out any](run *Run, name string, in In, fn func(context.Context, O
 // effect happens exactly once. fn must not commit or roll back, and must not call the engine but through [InTx]; it may
 // be called again if the database aborts the transaction. On SQLite it has a third of the lease.
 func Tx[In, Out any](run *Run, name string, in In, fn func(context.Context, *sql.Tx, In) (Out, error), opts ...TxOption) (Out, error) {
-	c := newCall[In, Out](name, fault.KindTx, in)
+	c := newCall[In, Out](name, fault.KindTx, in, func(ctx context.Context, a attempt, in In) (Out, error) { return fn(ctx, a.tx, in) })
 	for _, o := range opts {
 		o.tx(&c.o)
-	}
-	c.exec = func(ctx context.Context, a attempt, stored []byte) (any, error) {
-		return withInput(in, stored, func(in In) (Out, error) { return fn(ctx, a.tx, in) })
 	}
 	return result[Out](run, c)
 }
@@ -94,14 +98,11 @@ func TxIn[In, Out any](run *Run, name string, db *sql.DB, in In, fn func(context
 
 // TxVia is [TxIn] for any driver. Programs use TxIn or postgres.Tx, which are made of it.
 func TxVia[In, Out any](run *Run, name string, db TxDB, in In, fn func(context.Context, TxSession, In) (Out, error), opts ...TxOption) (Out, error) {
-	c := newCall[In, Out](name, fault.KindTx, in)
+	c := newCall[In, Out](name, fault.KindTx, in, func(ctx context.Context, a attempt, in In) (Out, error) { return fn(ctx, a.user, in) })
 	for _, o := range opts {
 		o.tx(&c.o)
 	}
 	c.db = db
-	c.exec = func(ctx context.Context, a attempt, stored []byte) (any, error) {
-		return withInput(in, stored, func(in In) (Out, error) { return fn(ctx, a.user, in) })
-	}
 	return result[Out](run, c)
 }
 
@@ -110,12 +111,9 @@ func TxVia[In, Out any](run *Run, name string, db TxDB, in In, fn func(context.C
 // documented residual window, a process frozen between its last check and the send for longer than deadline, lease and
 // [Settle] together, the effect may still happen after somebody said that it had not.
 func Once[In, Out any](run *Run, name string, in In, fn func(context.Context, Intent, In) (Out, error), opts ...OnceOption) (Out, error) {
-	c := newCall[In, Out](name, fault.KindOnce, in)
+	c := newCall[In, Out](name, fault.KindOnce, in, func(ctx context.Context, a attempt, in In) (Out, error) { return fn(ctx, a.intent, in) })
 	for _, o := range opts {
 		o.once(&c.o)
-	}
-	c.exec = func(ctx context.Context, a attempt, stored []byte) (any, error) {
-		return withInput(in, stored, func(in In) (Out, error) { return fn(ctx, a.intent, in) })
 	}
 	return result[Out](run, c)
 }
@@ -147,26 +145,31 @@ func OnceDo[In any](run *Run, name string, in In, fn func(context.Context, Inten
 	return err
 }
 
-func newCall[In, Out any](name string, kind Kind, in In) *stepCall {
-	return &stepCall{name: name, kind: kind, in: in, inType: reflect.TypeFor[In](), outType: reflect.TypeFor[Out](),
-		check: func(json []byte) (any, error) {
-			out := new(Out)
-			return out, decode(json, out)
-		},
-		checkIn: func(json []byte) (any, error) {
-			in := new(In)
-			return in, decode(json, in)
-		}}
+func newCall[In, Out any](name string, kind Kind, in In, fn func(context.Context, attempt, In) (Out, error)) *stepCall {
+	t := &typedCall[In, Out]{live: in, fn: fn}
+	t.name, t.kind, t.in, t.inType, t.outType, t.typed = name, kind, in, reflect.TypeFor[In](), reflect.TypeFor[Out](), t
+	return &t.stepCall
 }
 
-func withInput[In, Out any](in In, stored []byte, fn func(In) (Out, error)) (any, error) {
+func (t *typedCall[In, Out]) exec(ctx context.Context, a attempt, stored []byte) (any, error) {
+	in := t.live
 	if stored != nil {
 		in = *new(In)
 		if err := decode(stored, &in); err != nil {
 			return nil, fault.NotSent(fault.Invalid(fmt.Errorf("stored input: %w", err)))
 		}
 	}
-	return fn(in)
+	return t.fn(ctx, a, in)
+}
+
+func (t *typedCall[In, Out]) check(json []byte) (any, error) {
+	out := new(Out)
+	return out, decode(json, out)
+}
+
+func (t *typedCall[In, Out]) checkIn(json []byte) (any, error) {
+	in := new(In)
+	return in, decode(json, in)
 }
 
 func result[Out any](run *Run, c *stepCall) (out Out, err error) {
@@ -174,8 +177,13 @@ func result[Out any](run *Run, c *stepCall) (out Out, err error) {
 	if err != nil {
 		return out, err
 	}
-	if read, ok := c.read.(*Out); ok && bytes.Equal(json, c.of) {
-		return *read, nil
+	if c.read != nil && bytes.Equal(json, c.of) {
+		switch read := c.read.(type) {
+		case *Out:
+			return *read, nil
+		case Out:
+			return read, nil
+		}
 	}
 	if err := decode(json, &out); err != nil {
 		var zero Out

@@ -65,6 +65,12 @@ func (row *StepRow) Resolve(now int64) {
 	resolve(now, &row.Begun, &row.Ended, &row.Deadline, &row.FirstIntent, &row.NextAt, &row.FirstTry, &row.NextProbe)
 }
 
+// timesOf takes over what Resolve changes.
+func (row *StepRow) timesOf(of *StepRow) {
+	row.Begun, row.Ended, row.Deadline, row.FirstIntent = of.Begun, of.Ended, of.Deadline, of.FirstIntent
+	row.NextAt, row.FirstTry, row.NextProbe = of.NextAt, of.FirstTry, of.NextProbe
+}
+
 // Change is what [Ledger.Write] does to one run: adds it, or, for the claim that holds it, writes journal rows and its end.
 type Change struct {
 	Start *RunRow // a new run; the claim is then none

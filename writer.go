@@ -32,7 +32,7 @@ type waiting struct {
 	size   int
 	batch  *batch        // that it has become part of; guarded by the writer's mutex
 	left   bool          // nobody waits for the answer; guarded by it
-	answer chan struct{} // capacity 1: err is set
+	answer chan struct{} // capacity 1: err is set. Nobody else uses it meanwhile
 	err    error
 }
 
@@ -65,7 +65,12 @@ func newWriter(e *Engine) *writer {
 // join makes the change durable in a transaction with those of other runs. If ctx ends, it returns without having
 // written, or waits, if a transaction is under way, until that is given up.
 func (w *writer) join(ctx context.Context, c Change) error {
-	me := &waiting{change: c, size: c.size(), answer: make(chan struct{}, 1)}
+	return w.enter(ctx, &waiting{change: c, answer: make(chan struct{}, 1)})
+}
+
+// enter is join for a change that somebody has room for.
+func (w *writer) enter(ctx context.Context, me *waiting) error {
+	me.size = me.change.size()
 	w.mu.Lock()
 	w.queue = append(w.queue, me)
 	send := w.under == 0 || w.under < w.most && len(w.queue) >= secondBatch
@@ -145,17 +150,24 @@ func (w *writer) lead(ctx context.Context, b *batch) {
 func (w *writer) send(b *batch) {
 	defer b.cancel()
 	b.err = errors.New("the writing of a batch ended its goroutine")
-	changes := make([]Change, len(b.all))
-	for i, m := range b.all {
-		changes[i] = m.change
-	}
 	defer func() {
 		if v := recover(); v != nil {
 			b.err = fmt.Errorf("writing a batch panicked: %v\n%s", v, debug.Stack())
 		}
 	}()
+	room := changesRoom.Get().(*[]Change)
+	changes := (*room)[:0]
+	for _, m := range b.all {
+		changes = append(changes, m.change)
+	}
 	b.now, b.err = w.e.store.Write(b.ctx, changes)
+	clear(changes)
+	*room = changes
+	changesRoom.Put(room)
 }
+
+// changesRoom has slices that nobody uses, for the changes of a batch.
+var changesRoom = sync.Pool{New: func() any { return new([]Change) }}
 
 // answer tells those whose changes a batch had what has become of it.
 func (w *writer) answer(b *batch) {

@@ -167,7 +167,7 @@ func TestOpsApart(t *testing.T) {
 			ops = append(ops, op)
 		}
 		var got []string
-		for _, part := range apart(ops) {
+		for _, part := range apart(nil, ops) {
 			text := ""
 			for i := range part {
 				text += map[bool]string{true: "s", false: "a"}[part[i].shares()]

@@ -1,6 +1,7 @@
 package payload
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -29,7 +30,7 @@ func Hash(data []byte) ([32]byte, error) {
 //   - strings are compared by value, as encoding/json decodes them, however they were escaped; numbers stay as written, so 1
 //     and 1.0 differ.
 //
-// It is an error if data is no JSON, not valid UTF-8, or nested deeper than 10,000 levels. data is not kept or changed.
+// It is an error if data is no JSON, not valid UTF-8, or nested deeper than 10,000 levels. data is not changed; the result may be a part of it.
 func Canonical(data []byte) ([]byte, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("canonical JSON: not valid UTF-8")
@@ -40,6 +41,9 @@ func Canonical(data []byte) ([]byte, error) {
 			return nil, fmt.Errorf("canonical JSON: %w", err)
 		}
 		return nil, errors.New("canonical JSON: invalid") // unreachable unless json.Valid and json.Unmarshal disagree
+	}
+	if scalar := bytes.TrimSpace(data); !bytes.ContainsAny(scalar[:1], `{["`) { // stays as written
+		return scalar, nil
 	}
 	p := parser{data: string(data)}
 	root := p.value()

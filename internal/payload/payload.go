@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -82,15 +83,47 @@ func readable(out []byte, root string, p *plan) ([]byte, error) {
 	return out, nil
 }
 
+// encoder is used again and again, but not after an error or a panic.
+type encoder struct {
+	buf  bytes.Buffer
+	json *json.Encoder
+}
+
+const keptRoom = 64 << 10 // in an encoder's buffer
+
+var encoders = sync.Pool{New: func() any {
+	e := &encoder{}
+	e.json = json.NewEncoder(&e.buf)
+	e.json.SetEscapeHTML(false)
+	return e
+}}
+
 func encode(v any) (out []byte, err error) {
 	defer recovered(&err)
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	e := encoders.Get().(*encoder)
+	e.buf.Reset()
+	if err := e.json.Encode(v); err != nil {
 		return nil, err
 	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
+	out = bytes.Clone(bytes.TrimSuffix(e.buf.Bytes(), []byte("\n")))
+	if e.buf.Cap() <= keptRoom {
+		encoders.Put(e)
+	}
+	return out, nil
+}
+
+// Plain reports whether every value of t that [Marshal] takes comes back from JSON as it was.
+func Plain(t reflect.Type) bool {
+	if t.PkgPath() != "" { // it may have methods of its own
+		return false
+	}
+	switch t.Kind() {
+	case reflect.Bool, reflect.String,
+		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return true
+	}
+	return false
 }
 
 // Unmarshal reads one JSON value into v, a pointer, by the rules of encoding/json. Anything after the value but space is

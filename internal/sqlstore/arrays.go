@@ -197,6 +197,7 @@ type batch struct {
 	items   table
 	ends    table
 	keys    table
+	shaper  shaper
 }
 
 // batches are empty, with the room that others have left.
@@ -290,10 +291,11 @@ func (b *batch) add(c *pawl.Change) error {
 }
 
 func (b *batch) insert(row *pawl.StepRow) error {
-	var sh shape
-	if err := putStep(row, &shaper{shape: &sh}); err != nil {
+	b.shaper = shaper{}
+	if err := putStep(row, &b.shaper); err != nil {
 		return err
 	}
+	sh := b.shaper.shape
 	t := b.inserts[sh]
 	if t == nil {
 		t = &table{set: sh.set, types: sh.types()}

@@ -198,10 +198,10 @@ func (s *Store) PruneOn(ctx context.Context, conn pawl.Conn, p pawl.PruneTerms) 
 
 // RowTexts are the statements by which a database inside the process writes journals, row by row.
 func (s *Store) RowTexts() map[string]string {
-	var sh shape
-	if err := putStep(&pawl.StepRow{Run: "r", Name: "n", Kind: fault.KindOnce, State: pawl.StepInFlight, Attempt: 1}, &shaper{shape: &sh}); err != nil {
+	var sh shaper
+	if err := putStep(&pawl.StepRow{Run: "r", Name: "n", Kind: fault.KindOnce, State: pawl.StepInFlight, Attempt: 1}, &sh); err != nil {
 		panic(err)
 	}
-	return map[string]string{"fence": s.texts.get(rowFence), "start": s.texts.get(rowStart), "insert": rowInsert(sh), "settle": rowSettle,
+	return map[string]string{"fence": s.texts.get(rowFence), "start": s.texts.get(rowStart), "insert": rowInsert(sh.shape), "settle": rowSettle,
 		"end": s.texts.get(rowEnd), "item": insertItem}
 }

@@ -155,7 +155,7 @@ var stepTypes = func() []byte {
 
 // shaper finds the shape of a row.
 type shaper struct {
-	*shape
+	shape
 	at int
 }
 

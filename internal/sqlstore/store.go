@@ -28,10 +28,11 @@ type Store struct {
 	// renewal waits for one transaction, however many more there are. Nil where the database has no single writer.
 	turn chan struct{}
 	held time.Duration // since the last gap; whoever has the turn may touch it
-	// The statements of the connection that writes, room for their values, and the number of turns taken: whoever has the turn may
+	// The statements of the connection that writes, room for their values and for finding a shape, and the number of turns taken: whoever has the turn may
 	// touch them.
 	raw    *Direct
 	values []any
+	shaper shaper
 	turns  int64
 
 	shapes sync.Map // shapeText → the statement that inserts such a row

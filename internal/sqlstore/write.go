@@ -137,8 +137,8 @@ func (s *Store) mustHold(d *Direct, c *pawl.Change) error {
 func (s *Store) writeInsert(d *Direct, row *pawl.StepRow, now int64) error {
 	stored := *row
 	stored.Resolve(now)
-	var sh shape
-	if err := putStep(&stored, &shaper{shape: &sh}); err != nil {
+	s.shaper = shaper{}
+	if err := putStep(&stored, &s.shaper); err != nil {
 		return err
 	}
 	a := args{all: s.values[:0], short: true}
@@ -146,7 +146,7 @@ func (s *Store) writeInsert(d *Direct, row *pawl.StepRow, now int64) error {
 		return err
 	}
 	s.values = a.all
-	_, err := d.exec(s.shaped(shapeText{shape: sh}, rowInsert), a.all...)
+	_, err := d.exec(s.shaped(shapeText{shape: s.shaper.shape}, rowInsert), a.all...)
 	return err
 }
 
