@@ -374,6 +374,7 @@ func (x *execution) land(ops []stepOp, end *runEnd) error {
 		x.answer = make(chan struct{}, 1)
 	}
 	q := x.write(ops, end)
+	q.waiting.answer = x.answer
 	err := x.e.writer.write(x.hold, q)
 	x.final = q.final
 	if errors.Is(err, errUnstorable) {
@@ -394,7 +395,7 @@ func (x *execution) land(ops []stepOp, end *runEnd) error {
 }
 
 func (x *execution) write(ops []stepOp, end *runEnd) *write {
-	return &write{run: &x.row, ops: ops, end: end, waiting: waiting{answer: x.answer}}
+	return &write{run: &x.row, ops: ops, end: end}
 }
 
 // buffer keeps a result that the body may have before it is durable. It is written with the run's next write, or on

@@ -107,7 +107,7 @@ func TestSharedWriteWithAnUnknownEnd(t *testing.T) {
 					if starts(changes) || n.Add(1) != int64(nth)+1 {
 						return s.Store.Write(ctx, changes)
 					}
-					failed = changes
+					failed = slices.Clone(changes)
 					if end == "landed" {
 						if _, err := s.Store.Write(ctx, changes); err != nil {
 							t.Error(err)
@@ -314,6 +314,7 @@ func TestStartWithAnUnknownEnd(t *testing.T) {
 				if !starts(changes) {
 					return s.Store.Write(ctx, changes)
 				}
+				changes = slices.Clone(changes) // one is written later
 				for i := range changes {
 					row := *changes[i].Start // as sent: the caller goes on with its own
 					changes[i].Start = &row

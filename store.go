@@ -42,7 +42,7 @@ type Ledger interface {
 	// Write applies changes of several runs in one transaction and, on PostgreSQL, one round trip: all of them or none.
 	// It returns the store's clock in that transaction, has resolved the times of the rows by it (see [AtWrite]), and has
 	// waited for no lock of a run. [ErrOneByOne] says that one of the changes does not hold, or that a run is locked by
-	// somebody: nothing was written, and Update has to find out which.
+	// somebody: nothing was written, and Update has to find out which. It does not keep the slice.
 	Write(ctx context.Context, changes []Change) (now int64, err error)
 	// On gives the row operations inside a transaction that the caller began on this database and will end.
 	On(conn Conn) Txn

@@ -24,6 +24,7 @@ type writer struct {
 	mu    sync.Mutex // guards all below
 	queue []*waiting
 	under int // shared transactions under way
+	last  int // how many changes the one had that was answered last
 }
 
 // waiting is a change on its way.
@@ -49,9 +50,9 @@ type batch struct {
 const (
 	batchChanges = 1000
 	batchBytes   = 4 << 20
-	// A second shared transaction pays only with many waiting: it takes its share of them, and two small ones cost
-	// more than one.
-	secondBatch = 250
+	// Two small transactions cost more than one, so a second one has to wait for company: for most of those who have been answered
+	// last to come back with their next change.
+	secondLeast = 8
 )
 
 func newWriter(e *Engine) *writer {
@@ -73,7 +74,7 @@ func (w *writer) enter(ctx context.Context, me *waiting) error {
 	me.size = me.change.size()
 	w.mu.Lock()
 	w.queue = append(w.queue, me)
-	send := w.under == 0 || w.under < w.most && len(w.queue) >= secondBatch
+	send := w.under < w.most && w.enough(w.under)
 	if send {
 		w.under++
 	}
@@ -97,6 +98,12 @@ func (w *writer) enter(ctx context.Context, me *waiting) error {
 	return me.err
 }
 
+// enough reports whether what waits is worth a transaction beside others that are under way. mu is held.
+func (w *writer) enough(others int) bool {
+	n := len(w.queue)
+	return n > 0 && (others == 0 || n >= max(secondLeast, w.last*3/4))
+}
+
 // leave takes the change back, and reports false if it has been sent.
 func (w *writer) leave(me *waiting) bool {
 	w.mu.Lock()
@@ -117,18 +124,18 @@ func (w *writer) leave(me *waiting) bool {
 	return false
 }
 
-// next makes a batch of what waits, as far as it fits. Nil if nothing does; then one transaction less is under way.
+// next makes a batch of what waits, as far as it fits. Nil if too little does; then one transaction less is under way.
 func (w *writer) next(ctx context.Context) *batch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if !w.enough(w.under - 1) {
+		w.under--
+		return nil
+	}
 	n, size := 0, 0
 	for n < len(w.queue) && n < batchChanges && (n == 0 || size+w.queue[n].size <= batchBytes) {
 		size += w.queue[n].size
 		n++
-	}
-	if n == 0 {
-		w.under--
-		return nil
 	}
 	b := &batch{all: slices.Clone(w.queue[:n]), wanted: n}
 	b.ctx, b.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -171,6 +178,9 @@ var changesRoom = sync.Pool{New: func() any { return new([]Change) }}
 
 // answer tells those whose changes a batch had what has become of it.
 func (w *writer) answer(b *batch) {
+	w.mu.Lock()
+	w.last = len(b.all)
+	w.mu.Unlock()
 	for _, m := range b.all {
 		if m.err = b.err; m.err == nil {
 			m.change.resolve(b.now)
@@ -183,7 +193,7 @@ func (w *writer) answer(b *batch) {
 func (w *writer) pass(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.queue) == 0 {
+	if !w.enough(w.under - 1) {
 		w.under--
 		return
 	}

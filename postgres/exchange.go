@@ -2,11 +2,8 @@ package postgres
 
 import (
 	"context"
-	"database/sql/driver"
-	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -16,13 +13,65 @@ import (
 )
 
 // exchange is one round trip: statements that are sent as a whole, and their answers. It speaks the protocol itself, because
-// parameters are in its form already and the messages can be made in room that is used again.
+// parameters are in its form already, and the messages can be made in room that is used again.
 type exchange struct {
 	statements []sqlstore.Batch
-	from       int    // the statement that first is of
-	first      string // the first value that it gave
+	from       int  // the statement that first is of
+	sets       bool // it has settings of the transaction among them
 
-	status byte // of the connection after it, as in ReadyForQuery; 0 if that was not reached
+	first  string // the first value that the statement gave
+	status byte   // of the connection after it, as in ReadyForQuery; 0 if that was not reached
+}
+
+// exchange is that of a batch. A statement that is alone commits by itself, where the connection has all that a transaction would
+// have to set.
+func (d *defaults) exchange(statements []sqlstore.Batch) *exchange {
+	set := d.settings(d.hot.Load())
+	if len(statements) == 1 && set == "" {
+		return &exchange{statements: statements}
+	}
+	all := append(make([]sqlstore.Batch, 0, len(statements)+3), sqlstore.Batch{Text: begin})
+	if set != "" {
+		all = append(all, sqlstore.Batch{Text: set})
+	}
+	from := len(all)
+	return &exchange{statements: append(append(all, statements...), sqlstore.Batch{Text: commit}), from: from, sets: set != ""}
+}
+
+// preparedKey is where a connection has the texts of its prepared statements.
+const preparedKey = "pawl.prepared"
+
+// prepare prepares what is not, if the connection may keep statements.
+func (x *exchange) prepare(ctx context.Context, c *pgx.Conn, d *defaults) error {
+	if !keeps(c) {
+		return nil
+	}
+	known, ok := c.PgConn().CustomData()[preparedKey].(map[string]bool)
+	if !ok {
+		known = make(map[string]bool)
+		c.PgConn().CustomData()[preparedKey] = known
+	}
+	for _, s := range x.statements {
+		if known[s.Text] {
+			continue
+		}
+		if _, err := c.Prepare(ctx, d.nameOf(s.Text), s.Text); err != nil {
+			return err
+		}
+		known[s.Text] = true
+	}
+	return nil
+}
+
+// prepared reports whether all statements are.
+func (x *exchange) prepared(c *pgx.Conn) bool {
+	known, _ := c.PgConn().CustomData()[preparedKey].(map[string]bool)
+	for _, s := range x.statements {
+		if !known[s.Text] {
+			return false
+		}
+	}
+	return true
 }
 
 // messages has room for what is sent.
@@ -30,42 +79,28 @@ var messages = sync.Pool{New: func() any { return new([]byte) }}
 
 const keptMessages = 256 << 10
 
-// run sends and reads. The connection is broken off if ctx ends, and then or if it fails cannot be used any more.
-func (x *exchange) run(ctx context.Context, c *pgx.Conn, d *defaults) error {
+// write sends the statements, which prepare has seen.
+func (x *exchange) write(c *pgx.Conn, d *defaults) error {
 	room := messages.Get().(*[]byte)
-	defer messages.Put(room)
-	buf, err := x.encode(ctx, (*room)[:0], c, d)
-	if err != nil {
-		return err
+	buf, err := x.encode((*room)[:0], keeps(c), d)
+	if err == nil {
+		_, err = c.PgConn().Conn().Write(buf)
 	}
-	conn := c.PgConn().Conn()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	if _, err = conn.Write(buf); err == nil {
-		err = x.answers(c.PgConn().Frontend())
-	}
-	if *room = buf; cap(buf) > keptMessages {
-		*room = nil
-	}
-	switch {
-	case !stop() || x.status == 0:
-		_ = conn.Close() // its end of the transaction, if that is still open, is undone
-		return errors.Join(err, context.Cause(ctx), driver.ErrBadConn)
-	case x.status != 'I':
-		return errors.Join(err, errOpen)
+	if cap(buf) <= keptMessages {
+		*room = buf
+		messages.Put(room)
 	}
 	return err
 }
 
-// encode appends the messages. Statements are prepared once, unless the connection must not keep any.
-func (x *exchange) encode(ctx context.Context, to []byte, c *pgx.Conn, d *defaults) (_ []byte, err error) {
-	keeps := keeps(c)
+var binary = []int16{pgx.BinaryFormatCode} // for all parameters
+
+// encode appends the messages.
+func (x *exchange) encode(to []byte, prepared bool, d *defaults) (_ []byte, err error) {
 	for _, s := range x.statements {
 		name := ""
-		if keeps {
+		if prepared {
 			name = d.nameOf(s.Text)
-			if _, err = c.Prepare(ctx, name, s.Text); err != nil {
-				return nil, err
-			}
 		} else if to, err = (&pgproto3.Parse{Query: s.Text}).Encode(to); err != nil {
 			return nil, err
 		}
@@ -78,8 +113,6 @@ func (x *exchange) encode(ctx context.Context, to []byte, c *pgx.Conn, d *defaul
 	}
 	return (&pgproto3.Sync{}).Encode(to)
 }
-
-var binary = []int16{pgx.BinaryFormatCode} // for all parameters
 
 // answers reads up to the server's word that it is ready.
 func (x *exchange) answers(from *pgproto3.Frontend) (err error) {

@@ -134,6 +134,7 @@ type defaults struct {
 	idle   atomic.Bool // an idle transaction is never ended
 	hot    atomic.Bool // a connection for shared writes has not what pgset.Hot says
 
+	line  line
 	names sync.Map     // text of a statement → the name that it is prepared by
 	named atomic.Int64 // how many have one
 }

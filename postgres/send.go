@@ -18,19 +18,15 @@ const (
 	commit = "COMMIT"
 )
 
-var errOpen = errors.New("the transaction is undone")
-
-// whole runs fn, which sends a transaction as a whole, on the driver's own connection, and leaves none open there. errOpen from fn
-// says that one is.
+// whole runs fn, which sends a transaction as a whole, on the driver's own connection, and leaves none open there.
 func whole(ctx context.Context, conn *sql.Conn, fn func(*pgx.Conn) error) error {
 	return conn.Raw(func(driverConn any) error {
-		std, ok := driverConn.(*stdlib.Conn)
-		if !ok {
-			return fmt.Errorf("the driver's connection is a %T", driverConn)
+		c, err := pgxConn(driverConn)
+		if err != nil {
+			return err
 		}
-		c := std.Conn()
-		err := fn(c)
-		if err == nil || c.PgConn().TxStatus() == 'I' && !errors.Is(err, errOpen) {
+		err = fn(c)
+		if err == nil || c.PgConn().TxStatus() == 'I' {
 			return err
 		}
 		if _, rerr := c.Exec(ctx, "ROLLBACK"); rerr != nil {
@@ -38,6 +34,14 @@ func whole(ctx context.Context, conn *sql.Conn, fn func(*pgx.Conn) error) error 
 		}
 		return err
 	})
+}
+
+func pgxConn(driverConn any) (*pgx.Conn, error) {
+	std, ok := driverConn.(*stdlib.Conn)
+	if !ok {
+		return nil, fmt.Errorf("the driver's connection is a %T", driverConn)
+	}
+	return std.Conn(), nil
 }
 
 // send is sqlstore.Dialect.Send.
@@ -82,22 +86,6 @@ func (d *defaults) sendOn(ctx context.Context, c *pgx.Conn, calls []sqlstore.Cal
 	}
 	_, err = r.Exec()
 	return err
-}
-
-// sendBatch is sqlstore.Dialect.SendBatch. A statement that is alone commits by itself, where the connection has all that a
-// transaction would have to set.
-func (d *defaults) sendBatch(ctx context.Context, conn *sql.Conn, statements []sqlstore.Batch) (first string, err error) {
-	x := exchange{statements: statements}
-	if set := d.settings(d.hot.Load()); len(statements) > 1 || set != "" {
-		x.statements = append(make([]sqlstore.Batch, 0, len(statements)+3), sqlstore.Batch{Text: begin})
-		if set != "" {
-			x.statements = append(x.statements, sqlstore.Batch{Text: set})
-		}
-		x.from = len(x.statements)
-		x.statements = append(append(x.statements, statements...), sqlstore.Batch{Text: commit})
-	}
-	err = whole(ctx, conn, func(c *pgx.Conn) error { return x.run(ctx, c, d) })
-	return x.first, err
 }
 
 // keeps reports whether the connection may keep statements: behind some poolers the next transaction is on another one.

@@ -106,10 +106,8 @@ func (s *Store) writeArrays(ctx context.Context, changes []pawl.Change) (now int
 	var clock string
 	var locked error
 	err = s.again(ctx, func() error {
-		err := s.sent(ctx, func(ctx context.Context, conn *sql.Conn) (err error) {
-			clock, err = s.d.SendBatch(ctx, conn, statements)
-			return err
-		})
+		var err error
+		clock, err = s.sentBatch(ctx, statements)
 		if s.d.Classify(err) == Locked {
 			locked, err = err, nil
 		}
@@ -124,6 +122,24 @@ func (s *Store) writeArrays(ctx context.Context, changes []pawl.Change) (now int
 		return 0, pawl.ErrOneByOne
 	}
 	return strconv.ParseInt(clock, 10, 64)
+}
+
+// sentBatch is sent for a batch.
+func (s *Store) sentBatch(ctx context.Context, statements []Batch) (string, error) {
+	var untaken error
+	take := func() (conn *sql.Conn, give func(), err error) {
+		conn, give, untaken = s.take(ctx, s.hot, false)
+		return conn, give, untaken
+	}
+	sendCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	settled := grace(ctx, cancel)
+	clock, err := s.d.SendBatch(sendCtx, take, statements)
+	settled()
+	if err == nil || untaken != nil {
+		return clock, err
+	}
+	return "", s.notCommitted(err)
 }
 
 // sent gives send a connection, and a context that ends only some time after ctx has: what is on its way may be committed.

@@ -26,8 +26,9 @@ type Dialect struct {
 	// Send runs the calls in one write transaction and, being sent as a whole, one round trip. ctx ends only if it has to be
 	// given up. Nil where there is no server to go to.
 	Send func(ctx context.Context, conn *sql.Conn, calls []Call) error
-	// SendBatch is Send for statements with arrays. It returns the first column of the first answer, as text.
-	SendBatch func(ctx context.Context, conn *sql.Conn, statements []Batch) (string, error)
+	// SendBatch is Send for statements with arrays, on a connection that it takes, or behind another batch on the one that this
+	// has. It returns the first column of the first answer, as text. An error of take comes back as it is.
+	SendBatch func(ctx context.Context, take Take, statements []Batch) (string, error)
 	// Begin runs first in every write transaction. Nil for none.
 	Begin func(ctx context.Context, tx *sql.Tx) error
 	// Domains says that a type can have a constraint.
@@ -58,6 +59,9 @@ type Dialect struct {
 	// MigrateHint ends the error about a schema that is missing or old, with what to do.
 	MigrateHint string
 }
+
+// Take gives a connection that nobody uses; give returns it to its pool.
+type Take func() (conn *sql.Conn, give func(), err error)
 
 // Fragments are the pieces of SQL that differ. Each is put into the texts where they have its name in braces.
 type Fragments struct {
