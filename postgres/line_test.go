@@ -64,7 +64,7 @@ func still(t *testing.T, done chan error) {
 	t.Helper()
 	select {
 	case err := <-done:
-		t.Fatalf("a write that was sent behind another one: %v, though that has no answer", err)
+		t.Fatalf("a write that cannot have an answer: %v", err)
 	case <-time.After(100 * time.Millisecond): // time to be answered on a connection of its own
 	}
 }
@@ -96,7 +96,7 @@ func TestSharedWriteBehindOneThatFails(t *testing.T) {
 	s, proxy := shared(t)
 	proxy.BlackHole(true)
 	a := sends(t, s, nobody())
-	time.Sleep(50 * time.Millisecond) // it is on its way
+	still(t, a)
 	row := newRun()
 	b := sends(t, s, starts(row))
 	still(t, b)
