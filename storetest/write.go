@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ var writeRules = []rule{
 	{"all", "Write makes all changes, starts and inserts, with the times of one clock", testWriteAll},
 	{"ends", "Write settles intents and ends runs, which lets go of their claims", testWriteEnds},
 	{"fields", "a row that Write inserts is the one that InsertStep would have", testWriteFields},
+	{"alike", "each row has its own values, wherever it is the first that differs from the others", testWriteAlike},
 	{"start", "a run that Write starts is the one that InsertRuns would have, queued or running", testWriteStart},
 	{"fence", "a claim that does not hold, or a run that is not running, fails all changes with ErrOneByOne", testWriteFence},
 	{"lost", "a claim that has just written does not hold any more once its run was taken, changed, or ended", testWriteLost},
@@ -151,6 +153,39 @@ func testWriteFields(t *testing.T, f *fixture) {
 	for _, want := range wanted {
 		if diff := cmp.Diff(*f.step(run.ID, want.Name), want); diff != "" {
 			t.Errorf("%q (-got +want):\n%s", want.Name, diff)
+		}
+	}
+}
+
+func testWriteAlike(t *testing.T, f *fixture) {
+	f.broken = true // rows of a worker and an epoch that their run does not have
+	run := f.claimed(1)[0]
+	change := []func(*pawl.StepRow){
+		func(*pawl.StepRow) {},
+		func(row *pawl.StepRow) { row.Kind = fault.KindTx },
+		func(row *pawl.StepRow) { row.Attempt = 7 },
+		func(row *pawl.StepRow) { row.Epoch = 3 },
+		func(row *pawl.StepRow) { row.Ended = pawl.AtWrite + 5 },
+		func(row *pawl.StepRow) { row.Worker = "00000000-0000-4000-8000-000000000001" },
+	}
+	for first := range change {
+		for second := range change {
+			c := held(run)
+			var wanted []pawl.StepRow
+			for i, j := range []int{0, 0, first, second, 0} {
+				row := result(run.ID, fmt.Sprint(first, second, i), `"1"`)
+				row.Worker = "00000000-0000-4000-8000-000000000000"
+				change[j](row)
+				c.Insert, wanted = append(c.Insert, row), append(wanted, *row)
+			}
+			now, err := f.s.Write(f.ctx(), []pawl.Change{c})
+			f.ok(err)
+			for _, want := range wanted {
+				want.Resolve(now)
+				if diff := cmp.Diff(*f.step(run.ID, want.Name), want); diff != "" {
+					t.Errorf("%q (-got +want):\n%s", want.Name, diff)
+				}
+			}
 		}
 	}
 }
