@@ -172,10 +172,10 @@ func (t *typedCall[In, Out]) checkIn(json []byte) (any, error) {
 	return in, decode(json, in)
 }
 
-func result[Out any](run *Run, c *stepCall) (out Out, err error) {
+func result[Out any](run *Run, c *stepCall) (Out, error) {
 	json, err := run.step(c)
 	if err != nil {
-		return out, err
+		return *new(Out), err
 	}
 	if c.read != nil && bytes.Equal(json, c.of) {
 		switch read := c.read.(type) {
@@ -185,11 +185,11 @@ func result[Out any](run *Run, c *stepCall) (out Out, err error) {
 			return read, nil
 		}
 	}
-	if err := decode(json, &out); err != nil {
-		var zero Out
-		return zero, run.branch.undecodable(run.path(c.name), err)
+	out := new(Out)
+	if err := decode(json, out); err != nil {
+		return *new(Out), run.branch.undecodable(run.path(c.name), err)
 	}
-	return out, nil
+	return *out, nil
 }
 
 func (r *Run) path(name string) string { return stepPath(r.scope, name) }
