@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -379,7 +380,9 @@ func testClaimBacklog(t *testing.T, f *fixture) {
 	}
 	var got []pawl.Claimed
 	for range 10 {
-		got = append(got, f.claim(w, 10, both)...)
+		taken := f.claim(w, 10, both)
+		slices.SortFunc(taken, func(a, b pawl.Claimed) int { return strings.Compare(string(a.Row.ID), string(b.Row.ID)) }) // among themselves they have no order
+		got = append(got, taken...)
 	}
 	for i := range got {
 		if got[i].Row.ID != queued[i].ID {
