@@ -91,27 +91,25 @@ func (s *stepRun) invokeApart(ctx context.Context, row *StepRow, at attempt) (ou
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		returned := false
-		defer func() {
-			if !returned {
-				err = s.panicked(row, nil)
-			}
-		}()
+		err = fault.FromPanic(nil) // should invoke not return
 		out, err = s.invoke(ctx, row, at)
-		returned = true
 	}()
 	<-done
 	return out, err
 }
 
-// invoke runs the callback. A panic is its error.
+// invoke runs the callback. A panic is its error, also one with nil, which GODEBUG can allow. It does not return if the callback
+// ends the goroutine.
 func (s *stepRun) invoke(ctx context.Context, row *StepRow, at attempt) (out any, err error) {
+	returned := false
 	defer func() {
-		if p := recover(); p != nil {
+		if p := recover(); p != nil || !returned {
 			err = s.panicked(row, p)
 		}
 	}()
-	return s.c.typed.exec(ctx, at, s.use)
+	out, err = s.c.typed.exec(ctx, at, s.use)
+	returned = true
+	return out, err
 }
 
 // panicked is the error of a callback that has panicked with p, or ended its goroutine if that is nil.
@@ -123,7 +121,7 @@ func (s *stepRun) panicked(row *StepRow, p any) *fault.Fault {
 // exit ends an attempt whose callback ends the body's goroutine by runtime.Goexit: what happened is recorded like a panic,
 // and the run is released, to go on from its journal.
 func (s *stepRun) exit(ctx context.Context, row *StepRow) {
-	_, f := s.judge(ctx, row, nil, s.panicked(row, nil))
+	_, f := s.judge(ctx, row, nil, fault.FromPanic(nil))
 	_, _ = s.fail(row, f)
 	if !s.b.over.Load() {
 		_ = s.b.release(0)

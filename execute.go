@@ -67,7 +67,7 @@ type execution struct {
 
 	writing turn          // held over a write, so that those of one run come one after the other
 	final   *RunRow       // how the run has ended, with its result; guarded by writing
-	answer  chan struct{} // see waiting; guarded by writing
+	answer  chan struct{} // see waiting; nil while somebody waits; guarded by writing
 }
 
 // turn is a mutex whose waiters, in a synctest bubble, do not stop the clock.
@@ -370,12 +370,12 @@ const keptOps = 16
 
 // land writes ops, and the run's end, as a whole.
 func (x *execution) land(ops []stepOp, end *runEnd) error {
-	if x.answer == nil {
-		x.answer = make(chan struct{}, 1)
-	}
 	q := x.write(ops, end)
-	q.waiting.answer = x.answer
+	if q.waiting.answer, x.answer = x.answer, nil; q.waiting.answer == nil {
+		q.waiting.answer = make(chan struct{}, 1)
+	}
 	err := x.e.writer.write(x.hold, q)
+	x.answer = q.waiting.answer // not if the write has ended this goroutine: its answer is still in there
 	x.final = q.final
 	if errors.Is(err, errUnstorable) {
 		x.mu.Lock()

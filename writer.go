@@ -52,7 +52,7 @@ const (
 	batchBytes   = 4 << 20
 	// Two small transactions cost more than one, so a second one has to wait for company: for most of those who have been answered
 	// last to come back with their next change.
-	secondLeast = 8
+	secondLeast, secondMost = 8, 250
 )
 
 func newWriter(e *Engine) *writer {
@@ -101,7 +101,7 @@ func (w *writer) enter(ctx context.Context, me *waiting) error {
 // enough reports whether what waits is worth a transaction beside others that are under way. mu is held.
 func (w *writer) enough(others int) bool {
 	n := len(w.queue)
-	return n > 0 && (others == 0 || n >= max(secondLeast, w.last*3/4))
+	return n > 0 && (others == 0 || n >= min(max(secondLeast, w.last*3/4), secondMost))
 }
 
 // leave takes the change back, and reports false if it has been sent.

@@ -3,6 +3,7 @@ package pawl
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"strconv"
 	"strings"
@@ -178,4 +179,34 @@ func TestOpsApart(t *testing.T) {
 			t.Errorf("%s is written as %s, want %s", c.ops, text, c.want)
 		}
 	}
+}
+
+// What a write has left that ended its goroutine answers nobody who comes later.
+func TestWriteThatEndsItsGoroutineLeavesNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n atomic.Int64
+		e := &Engine{log: slog.New(slog.DiscardHandler), store: &fake{write: func(context.Context) error {
+			time.Sleep(time.Second) // bubble
+			if n.Add(1) == 1 {
+				runtime.Goexit()
+			}
+			return nil
+		}}}
+		e.writer = newWriter(e)
+		x := &execution{e: e, hold: t.Context(), writing: newTurn()}
+		commit := func(name string) error {
+			return x.commit([]stepOp{{row: &StepRow{Name: name, State: StepSucceeded, Attempt: 1}, insert: true}}, nil)
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = commit("a")
+		}()
+		<-ended
+		go func() { _ = e.writer.join(t.Context(), Change{Run: "other"}) }()
+		synctest.Wait() // it is under way, so that the next one has to wait
+		if err := commit("b"); err != nil || n.Load() != 3 {
+			t.Errorf("the second commit: %v after %d writes, want none before the third", err, n.Load())
+		}
+	})
 }

@@ -83,8 +83,15 @@ const keptMessages = 256 << 10
 func (x *exchange) write(c *pgx.Conn, d *defaults) error {
 	room := messages.Get().(*[]byte)
 	buf, err := x.encode((*room)[:0], keeps(c), d)
+	n := 0
 	if err == nil {
-		_, err = c.PgConn().Conn().Write(buf)
+		n, err = c.PgConn().Conn().Write(buf)
+	}
+	if err != nil {
+		err = fmt.Errorf("send %d bytes: %w", len(buf), err)
+		if n == 0 {
+			err = unsent{err}
+		}
 	}
 	if cap(buf) <= keptMessages {
 		*room = buf

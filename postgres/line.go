@@ -22,59 +22,110 @@ type line struct {
 
 // link is a connection in use by one exchange, or by two.
 type link struct {
-	conn *sql.Conn
-	give func()
-	c    *pgx.Conn
+	conn   *sql.Conn
+	give   func()
+	c      *pgx.Conn
+	opened time.Time
 
 	// Guarded by the line's mutex.
-	users  int
-	last   chan struct{} // closed when the exchange that was sent last has its answers
-	status byte          // after the last answers
-	lost   bool          // nothing can be sent or read any more
+	users   int
+	writing bool          // the newest exchange is not sent yet
+	sent    time.Time     // when the newest one began to be sent
+	last    chan struct{} // closed when the newest one has its answers
+	status  byte          // after the last answers, 0 if they broke off
+	lost    bool          // nothing can be sent or read any more, or the server takes no writes
 }
+
+// Behind an exchange that was sent longer ago nothing is sent: it may be waiting for something. A variable for tests.
+var freshExchange = 100 * time.Millisecond
+
+const (
+	// For so long a link is followed on. Then it goes back to the pool, which looks at the age of connections.
+	linkAge = time.Second
+	// So often something is sent behind others, should each of them fail.
+	followTries = 3
+)
 
 var errLost = errors.New("the connection was lost before the answer came")
 
+// unsent is the error of a write of which no byte has left.
+type unsent struct{ error }
+
+func (u unsent) Unwrap() error { return u.error }
+
+// SafeToRetry is how [pgconn.SafeToRetry] asks.
+func (unsent) SafeToRetry() bool { return true }
+
 // sendBatch is sqlstore.Dialect.SendBatch.
 func (d *defaults) sendBatch(ctx context.Context, take sqlstore.Take, statements []sqlstore.Batch) (first string, err error) {
-	for {
+	for try := 1; ; try++ {
 		x := d.exchange(statements)
-		k, before, mine := d.line.follow(x, d)
-		if k == nil {
-			if k, mine, err = d.line.open(ctx, take, x, d); err != nil {
-				return "", err
-			}
-		}
-		err = k.read(ctx, &d.line, x, before)
-		d.line.leave(ctx, k, mine, x, err)
+		behind, err := d.line.send(ctx, take, x, d, try <= followTries)
 		// One that failed has left its transaction to be undone, and what came behind it was refused for that.
-		if before == nil || sqlState(err) != "25P02" || ctx.Err() != nil {
+		if !behind || sqlState(err) != "25P02" || ctx.Err() != nil {
 			return x.first, err
 		}
 	}
 }
 
-// follow sends x behind the exchange that is under way. before is closed when it is x's turn to read, and x has to close mine. It
-// returns nil if x cannot be sent there.
-func (l *line) follow(x *exchange, d *defaults) (k *link, before, mine chan struct{}) {
+// send sends x and reads its answers, behind another exchange, if it may and there is one, or on a connection that nobody uses. If ctx ends, the connection is
+// broken off, for both that use it.
+func (l *line) send(ctx context.Context, take sqlstore.Take, x *exchange, d *defaults, may bool) (behind bool, err error) {
+	var k *link
+	var before, mine chan struct{}
+	if may {
+		k, before, mine = l.follow(x)
+	}
+	if k == nil {
+		if k, mine, err = newLink(ctx, take, x, d); err != nil {
+			return false, err
+		}
+	}
+	err = errLost
+	defer func() { l.leave(ctx, k, mine, x, err) }()
+	conn := k.c.PgConn().Conn()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	err = x.write(k.c, d)
+	if err == nil {
+		l.written(k, x)
+	}
+	if before != nil {
+		<-before // also if nothing was sent: the link is passed on in order
+	}
+	switch {
+	case err != nil:
+	case before != nil && l.broken(k):
+		err = errLost
+	default:
+		err = x.answers(k.c.PgConn().Frontend())
+	}
+	if !stop() {
+		x.status = 0
+		err = errors.Join(err, context.Cause(ctx))
+	}
+	return before != nil, err
+}
+
+// follow reserves the place behind the exchange that is under way. before is closed when it is x's turn to read, and x has to
+// close mine. It returns nil if x cannot be sent there.
+func (l *line) follow(x *exchange) (k *link, before, mine chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k = l.now
-	if k == nil || k.users > 1 || x.sets || !x.prepared(k.c) {
+	now := time.Now()
+	if k == nil || k.users > 1 || k.writing || now.Sub(k.sent) > freshExchange || now.Sub(k.opened) > linkAge || x.sets || !x.prepared(k.c) {
 		return nil, nil, nil
 	}
 	before, mine = k.last, make(chan struct{})
 	k.users++
-	k.last = mine
-	if x.write(k.c, d) != nil {
-		l.lose(k)
-	}
+	k.last, k.sent, k.writing = mine, now, true
 	return k, before, mine
 }
 
-// open sends x on a connection that nobody uses.
-func (l *line) open(ctx context.Context, take sqlstore.Take, x *exchange, d *defaults) (k *link, mine chan struct{}, err error) {
-	k = &link{users: 1, last: make(chan struct{})}
+// newLink gives one that nobody else knows of.
+func newLink(ctx context.Context, take sqlstore.Take, x *exchange, d *defaults) (k *link, mine chan struct{}, err error) {
+	now := time.Now()
+	k = &link{users: 1, last: make(chan struct{}), opened: now, sent: now, writing: true}
 	if k.conn, k.give, err = take(); err != nil {
 		return nil, nil, err
 	}
@@ -88,55 +139,35 @@ func (l *line) open(ctx context.Context, take sqlstore.Take, x *exchange, d *def
 		k.give()
 		return nil, nil, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case x.write(k.c, d) != nil:
-		l.lose(k)
-	case l.now == nil && !x.sets && keeps(k.c):
-		l.now = k
-	}
 	return k, k.last, nil
 }
 
-// lose notes that the connection is broken. mu is held.
-func (l *line) lose(k *link) {
-	k.lost = true
-	if l.now == k {
-		l.now = nil
+// written lets others follow.
+func (l *line) written(k *link, x *exchange) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k.writing = false
+	failed := k.status != 0 && k.status != 'I' // what comes now would be refused too
+	if l.now == nil && !k.lost && !failed && !x.sets && keeps(k.c) {
+		l.now = k
 	}
 }
 
-// read reads x's answers when those before it have been read. If ctx ends, the connection is broken off, for both that use it.
-func (k *link) read(ctx context.Context, l *line, x *exchange, before chan struct{}) error {
-	conn := k.c.PgConn().Conn()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	if before != nil {
-		<-before
-	}
+// broken reports whether the answers before have broken off.
+func (l *line) broken(k *link) bool {
 	l.mu.Lock()
-	lost := k.lost
-	l.mu.Unlock()
-	err := errLost
-	if !lost {
-		err = x.answers(k.c.PgConn().Frontend())
-	}
-	if !stop() {
-		x.status = 0
-		return errors.Join(err, context.Cause(ctx))
-	}
-	return err
+	defer l.mu.Unlock()
+	return k.status == 0
 }
 
 // leave ends x's use of the connection, and passes it on: to the next reader, or, after the last one, to the pool.
 func (l *line) leave(ctx context.Context, k *link, mine chan struct{}, x *exchange, err error) {
 	l.mu.Lock()
-	if k.status = x.status; k.status == 0 || classify(err) == sqlstore.Unusable {
-		l.lose(k)
-	}
+	k.status = x.status
+	k.lost = k.lost || k.status == 0 || classify(err) == sqlstore.Unusable
 	k.users--
 	last := k.users == 0
-	if (last || k.status != 'I') && l.now == k {
+	if (last || k.lost || k.status != 'I') && l.now == k {
 		l.now = nil
 	}
 	l.mu.Unlock()

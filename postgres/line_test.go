@@ -1,10 +1,17 @@
 package postgres_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pawlrun/pawl"
 	"github.com/pawlrun/pawl/fault"
@@ -77,6 +84,7 @@ func TestSharedWritesFollowEachOther(t *testing.T) {
 	first, second := newRun(), newRun()
 	a := sends(t, s, starts(first))
 	<-held
+	still(t, a) // until it is known here too that it is sent
 	b := sends(t, s, starts(second, newRun()))
 	still(t, b)
 	go proxy.ReleaseCommit(t)
@@ -122,6 +130,7 @@ func TestSharedWritesLoseTheirConnection(t *testing.T) {
 	held := proxy.HoldCommit()
 	a := sends(t, s, starts(newRun()))
 	<-held
+	still(t, a)
 	b := sends(t, s, starts(newRun()))
 	still(t, b)
 	proxy.CutAll()
@@ -161,5 +170,125 @@ func TestSharedWritesKeepTheirAnswers(t *testing.T) {
 	ends()
 	if n := <-failed; n < 100 {
 		t.Errorf("%d writes failed beside: the test shows little", n)
+	}
+}
+
+// A peer that reads no more holds up nobody beyond the end of their contexts.
+func TestSharedWriteThatIsNotRead(t *testing.T) {
+	t.Parallel()
+	addr := pgtest.URL(t)
+	open(t, addr)
+	relay, paused := relay(t, addr)
+	s, err := postgres.Open(t.Context(), relay, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	if err := <-sends(t, s, starts(newRun())); err != nil { // so that it is prepared
+		t.Fatal(err)
+	}
+	pause := make(chan struct{})
+	paused.Store(&pause)
+	big := newRun()
+	big.Input = bytes.Repeat([]byte("1"), 32<<20) // more than the buffers on the way hold
+	a := sends(t, s, starts(big))
+	still(t, a)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	b := make(chan error, 1)
+	go func() {
+		_, err := s.Write(ctx, starts(newRun()))
+		b <- err
+	}()
+	select {
+	case err := <-b:
+		if err == nil {
+			t.Error("written, though nothing is read")
+		}
+	case <-time.After(5 * time.Second): // less than what is waited for an answer
+		t.Error("a write does not heed its context while another one is not read")
+	}
+	close(pause)
+	if err := <-a; err != nil {
+		t.Errorf("the big one, when it is read again: %v", err)
+	}
+}
+
+// relay gives a URL that passes everything on to that of addr, but for what clients send while the channel, if any, is open.
+func relay(t *testing.T, addr string) (url string, paused *atomic.Pointer[chan struct{}]) {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	paused = new(atomic.Pointer[chan struct{}])
+	pass := func(to, from net.Conn, paused *atomic.Pointer[chan struct{}]) {
+		defer func() { _, _ = to.Close(), from.Close() }()
+		for buf := make([]byte, 4096); ; {
+			if pause := paused.Load(); pause != nil {
+				<-*pause
+			}
+			n, err := from.Read(buf)
+			if err == nil {
+				_, err = to.Write(buf[:n])
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", target)
+			if err != nil {
+				_ = client.Close()
+				return
+			}
+			go pass(server, client, paused)
+			go pass(client, server, new(atomic.Pointer[chan struct{}]))
+		}
+	}()
+	return strings.Replace(addr, target, l.Addr().String(), 1), paused
+}
+
+// A connection whose session takes no writes is not used again.
+func TestSharedWriteDropsASessionThatTakesNone(t *testing.T) {
+	t.Parallel()
+	s := open(t, pgtest.URL(t))
+	if err := <-sends(t, s, starts(newRun())); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.DB().ExecContext(t.Context(), `CREATE SEQUENCE session; CREATE SEQUENCE calls; CREATE TABLE again (same bool);
+CREATE FUNCTION refuse_first() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	IF nextval('calls') = 1 THEN
+		PERFORM setval('session', pg_backend_pid()); -- stays, whatever becomes of the transaction
+		RAISE EXCEPTION 'test' USING ERRCODE = '25006';
+	END IF;
+	INSERT INTO again SELECT last_value = pg_backend_pid() FROM session;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER refuse AFTER INSERT ON pawl_runs FOR EACH ROW EXECUTE FUNCTION refuse_first()`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-sends(t, s, starts(newRun())); err == nil || errors.Is(err, pawl.ErrCommitUnknown) {
+		t.Errorf("a write in a session that takes none: %v", err)
+	}
+	if err := <-sends(t, s, starts(newRun())); err != nil {
+		t.Errorf("the next one: %v", err)
+	}
+	var same bool
+	if err := s.DB().QueryRowContext(t.Context(), `SELECT same FROM again`).Scan(&same); err != nil || same {
+		t.Errorf("the next one used the same session: %t, %v", same, err)
 	}
 }

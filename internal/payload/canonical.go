@@ -43,7 +43,7 @@ func Canonical(data []byte) ([]byte, error) {
 		return nil, errors.New("canonical JSON: invalid") // unreachable unless json.Valid and json.Unmarshal disagree
 	}
 	if scalar := bytes.TrimSpace(data); !bytes.ContainsAny(scalar[:1], `{["`) { // stays as written
-		return scalar, nil
+		return slices.Clip(scalar), nil
 	}
 	p := parser{data: string(data)}
 	root := p.value()
