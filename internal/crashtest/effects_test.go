@@ -39,8 +39,8 @@ type effects struct {
 	all []effect
 }
 
-func newEffects(t *testing.T) *effects {
-	o := &effects{}
+func newEffects(t *testing.T, slow time.Duration) *effects {
+	o := &effects{slow: slow}
 	s := httptest.NewServer(o)
 	t.Cleanup(s.Close)
 	o.url = s.URL

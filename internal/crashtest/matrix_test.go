@@ -271,7 +271,7 @@ func scenarios(short bool) []scenario {
 // worker go on, and counts the effects (C32, C70, C71, C84-C95).
 func TestDeathAtEveryPoint(t *testing.T) {
 	t.Parallel()
-	o := newEffects(t)
+	o := newEffects(t, 0)
 	shared := newSite(t, "postgres", o)
 	free := make(chan struct{}, together)
 	var all sync.WaitGroup

@@ -85,7 +85,7 @@ func outages() []outage {
 // no person is asked about what the worker itself knows (C75, C86, C88).
 func TestOutages(t *testing.T) {
 	t.Parallel()
-	o := newEffects(t)
+	o := newEffects(t, 0)
 	free := make(chan struct{}, together)
 	var all sync.WaitGroup
 	shared := newSite(t, "postgres", o)
@@ -179,7 +179,7 @@ func TestServerTrouble(t *testing.T) {
 	}
 	place := place{point: hooks.EffectDone, step: "once"}
 	server := pgtest.Private(t)
-	o := newEffects(t)
+	o := newEffects(t, 0)
 	for _, c := range []outage{
 		{name: "restart", place: place, strike: restart, lose: true},
 		{name: "crash", place: place, strike: crash, lose: true},

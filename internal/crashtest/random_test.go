@@ -25,9 +25,7 @@ func TestRandomKills(t *testing.T) {
 			if testing.Short() {
 				runs, span = 20, 4*time.Second
 			}
-			o := newEffects(t)
-			o.slow = 100 * time.Millisecond
-			killAtRandom(t, newSite(t, kind, o), runs, span)
+			killAtRandom(t, newSite(t, kind, newEffects(t, 100*time.Millisecond)), runs, span)
 		})
 	}
 }

@@ -266,7 +266,7 @@ func waitings(short bool) (all []waiting) {
 // worker go on: the run waits once, is told once, acts once, and is never stranded (C40-C44, C110, C111).
 func TestDeathWhileWaiting(t *testing.T) {
 	t.Parallel()
-	o := newEffects(t)
+	o := newEffects(t, 0)
 	shared := newSite(t, "postgres", o)
 	free := make(chan struct{}, together+2)
 	var all sync.WaitGroup
