@@ -63,7 +63,7 @@ func (r *Run) come(c *stepCall, path string) ([]byte, error) {
 	s := &c.run
 	*s = stepRun{x: x, b: b, run: r, c: c, path: path, row: row, hash: hash, base: b.ctx}
 	if r.shield {
-		s.base = x.life
+		s.base = x.life()
 	}
 	if c.batch == nil || s.row == nil || s.base.Err() == nil { // items that were begun may have to compensate
 		if err := s.admit(); err != nil {
@@ -163,7 +163,7 @@ func (s *stepRun) admit() error {
 		return s.b.refuse()
 	case spoiled != nil, x.stopped():
 		return s.b.suspend()
-	case x.life.Err() != nil, x.w.stopping.Load():
+	case x.dying(), x.w.stopping.Load():
 		return s.b.release(0)
 	case s.base.Err() == nil, s.row != nil && s.row.Foreign && s.row.State == StepInFlight: // that one is called off
 	case s.b.orphaned():

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -151,7 +152,7 @@ func (x *execution) finally(root *branch) (first error) {
 		fn := x.finals[n-1]
 		x.finals = x.finals[:n-1]
 		x.mu.Unlock()
-		b := &branch{x: x, ctx: x.life}
+		b := &branch{x: x, ctx: x.life()}
 		b.run(&Run{x: x, branch: b, shield: true}, fn)
 		if b.over.Load() {
 			root.over.Store(true)
@@ -167,14 +168,12 @@ func (x *execution) finally(root *branch) (first error) {
 func (x *execution) begins(path string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.steps == nil {
-		x.steps = make(map[string]time.Time, 1)
-	}
-	x.steps[path] = time.Now()
+	x.steps = append(x.steps, runningStep{path, time.Now()})
 }
 
 func (x *execution) ends(path string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	delete(x.steps, path)
+	i := slices.IndexFunc(x.steps, func(s runningStep) bool { return s.path == path })
+	x.steps = slices.Delete(x.steps, i, i+1)
 }

@@ -14,8 +14,9 @@ const (
 	// lookAgain is how long after a claim that found too little the store is first asked when the next run is due.
 	lookAgain = 5 * time.Millisecond
 	// gather is how long a free slot waits for others while more is due than there are slots: a claim of many costs hardly more
-	// than one of few. Where none came, as many as gatherAgain do not wait.
+	// than one of few, up to gatherMost or half of all slots. Where none came, as many as gatherAgain do not wait.
 	gather      = 2 * time.Millisecond
+	gatherMost  = 64
 	gatherAgain = 16
 )
 
@@ -98,7 +99,9 @@ func (p *pace) wait(ctx context.Context) (look, ok bool) {
 
 // gather reports whether a free slot waits for others.
 func (p *pace) gather() bool {
-	if p.hurry > 0 || 2*p.w.vacant() >= p.w.e.o.slots() {
+	slots := p.w.e.o.slots()
+	enough := max(slots/2, min(slots-slots/16, gatherMost))
+	if p.hurry > 0 || p.w.vacant() >= enough {
 		return false
 	}
 	if !p.gathers {
@@ -197,8 +200,21 @@ func (w *worker) claimOnce(ctx context.Context) (got int, full bool, err error) 
 	return len(runs), len(runs) == free, err
 }
 
-// free is how many slots are, and are not asked for. The mutex is held.
-func (w *worker) free() int { return w.e.o.slots() - len(w.live) - len(w.born) - w.asked }
+// free is how many slots are, and are not asked for. A run whose body is done has left its slot, but of these no more count than
+// there are slots, should ends not get through. The mutex is held.
+func (w *worker) free() int {
+	slots := w.e.o.slots()
+	return slots - (len(w.live) - min(w.parting, slots)) - len(w.born) - w.asked
+}
+
+// parts notes that nothing of the run is left to do but to write its end.
+func (w *worker) parts(x *execution) {
+	w.mu.Lock()
+	x.parting = true
+	w.parting++
+	w.mu.Unlock()
+	w.free1()
+}
 
 // busy notes that runs may be due.
 func (w *worker) busy() {
@@ -244,13 +260,16 @@ func (w *worker) free1() {
 func (w *worker) begin(c Claimed, early *journal, h *here) {
 	x := &execution{e: w.e, w: w, row: c.Row, from: c.From, lost: c.Owner, before: c.Before, slot: c.Slot, early: early, writing: newTurn()}
 	x.hold, x.drop = context.WithCancelCause(w.hold)
-	x.life, x.stop = context.WithCancelCause(x.hold)
-	x.ctx, x.quit = context.WithCancelCause(x.life)
-	unhook := context.AfterFunc(w.life, func() { x.stop(context.Cause(w.life)) })
+	x.ctx, x.quit = context.WithCancelCause(x.hold)
+	unhook := context.AfterFunc(w.life, func() { x.quit(context.Cause(w.life)) })
 	if c.Row.CancelAt > 0 {
 		x.quit(fault.ErrRunCanceled)
 	}
 	w.mu.Lock()
+	if old := w.live[c.Row.ID]; old != nil && old.parting { // it does not count any more
+		old.parting = false
+		w.parting--
+	}
 	w.live[c.Row.ID] = x
 	born := w.born[c.Row.ID]
 	delete(w.born, c.Row.ID)
@@ -276,6 +295,7 @@ func (w *worker) over(x *execution, unhook func(), h *here) {
 		w.e.hint(w.hold)
 	}
 	unhook()
+	x.unhook()
 	if h != nil {
 		x.writing.take()
 		h.final = x.final
@@ -284,6 +304,9 @@ func (w *worker) over(x *execution, unhook func(), h *here) {
 	w.mu.Lock()
 	if w.live[x.row.ID] == x { // not a later claim of the same run
 		delete(w.live, x.row.ID)
+	}
+	if x.parting {
+		w.parting--
 	}
 	if h != nil { // at the same moment, so that nobody looks in the store for a run that has just ended here
 		close(h.done)

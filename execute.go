@@ -25,26 +25,29 @@ type execution struct {
 	row RunRow // as claimed
 
 	hold context.Context // ends when the run is not ours any more; writes live by it
-	life context.Context // of hold; ends also when the worker cancels what is still running at its end
-	ctx  context.Context // of life; ends also when the run is cancelled
+	ctx  context.Context // of hold; ends also when the run is cancelled, or when the worker cancels what is still running at its end
 	drop context.CancelCauseFunc
-	stop context.CancelCauseFunc
 	quit context.CancelCauseFunc
 
-	j      *journal
-	early  *journal // as it was read with those of other runs
-	input  []byte
-	from   RunState
-	lost   WorkerID // the owner it was taken from …
-	before int64    // … and when that one had claimed it
-	slot   bool     // it has a slot of a queue with limits
-	dry    *dryRun  // a plan's replay: nothing is executed or written
-	ending atomic.Bool
-	cost   atomic.Int64       // estimated, of the attempts so far, if it is limited or since this claim
-	finals []func(*Run) error // of Run.Finally; guarded by mu
-	quietN atomic.Bool        // finished steps are being passed
-	late   bool               // the deadline had passed before this execution began
-	gated  atomic.Bool        // the body has come by a gate
+	j       *journal
+	early   *journal // as it was read with those of other runs
+	input   []byte
+	from    RunState
+	lost    WorkerID // the owner it was taken from …
+	before  int64    // … and when that one had claimed it
+	slot    bool     // it has a slot of a queue with limits
+	dry     *dryRun  // a plan's replay: nothing is executed or written
+	ending  atomic.Bool
+	parting bool               // guarded by the worker's mutex
+	cost    atomic.Int64       // estimated, of the attempts so far, if it is limited or since this claim
+	finals  []func(*Run) error // of Run.Finally; guarded by mu
+	quietN  atomic.Bool        // finished steps are being passed
+	late    bool               // the deadline had passed before this execution began
+	gated   atomic.Bool        // the body has come by a gate
+
+	lifeOnce sync.Once
+	alive    context.Context // see life
+	unhooks  func() bool
 
 	logOnce sync.Once
 	log     *slog.Logger // see logger
@@ -63,11 +66,17 @@ type execution struct {
 	cut      string               // what the deadline cut off, for the fault of the run
 	blind    bool                 // the body waits for something that it came by before its context ended
 	blocked  *EntryRow            // … a question about the whole run
-	steps    map[string]time.Time // that are running, and since when
+	steps    []runningStep
 
 	writing turn          // held over a write, so that those of one run come one after the other
 	final   *RunRow       // how the run has ended, with its result; guarded by writing
 	answer  chan struct{} // see waiting; nil while somebody waits; guarded by writing
+}
+
+// runningStep is a step that is running, and since when.
+type runningStep struct {
+	path  string
+	since time.Time
 }
 
 // turn is a mutex whose waiters, in a synctest bubble, do not stop the clock.
@@ -89,6 +98,31 @@ func (t turn) try() bool {
 }
 
 func (x *execution) quiet() bool { return x.quietN.Load() }
+
+// life is a context of hold that ends also when the worker cancels what is still running at its end, but not when the run is
+// cancelled. It is made when it is asked for: most runs need none.
+func (x *execution) life() context.Context {
+	x.lifeOnce.Do(func() {
+		if x.w == nil {
+			x.alive = x.hold
+			return
+		}
+		ctx, stop := context.WithCancelCause(x.hold)
+		x.alive, x.unhooks = ctx, context.AfterFunc(x.w.life, func() { stop(context.Cause(x.w.life)) })
+	})
+	return x.alive
+}
+
+// dying reports whether life has ended.
+func (x *execution) dying() bool { return x.hold.Err() != nil || x.w.life.Err() != nil }
+
+// unhook lets go of the worker's context. No life is asked for any more.
+func (x *execution) unhook() {
+	x.lifeOnce.Do(func() {})
+	if x.unhooks != nil {
+		x.unhooks()
+	}
+}
 
 // logger is made when there is something to say, for most runs have nothing.
 func (x *execution) logger() *slog.Logger {
@@ -284,6 +318,7 @@ func (x *execution) end(end *runEnd) {
 		end.fault.Err = nil
 	}
 	x.ending.Store(true)
+	x.w.parts(x)
 	end.alone = x.gated.Load()
 	err := x.unstorable()
 	if err == nil {

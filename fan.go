@@ -227,7 +227,7 @@ func (f *fan) halted() bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.bad != nil || x.stopped() || x.life.Err() != nil || x.unstorable() != nil
+	return f.bad != nil || x.stopped() || x.dying() || x.unstorable() != nil
 }
 
 // skips says that the item was not begun before, and is not to be: after another has failed, or the end of the context. One that

@@ -36,7 +36,7 @@ type pages struct {
 }
 
 func newJournal(rows map[string]*StepRow) *journal {
-	return &journal{pages: pages{rows, make(map[string]bool)}, items: make(map[string]*pages), taken: make(map[string]bool), loaded: len(rows)}
+	return &journal{pages: pages{rows, make(map[string]bool)}, loaded: len(rows)}
 }
 
 // of gives the pages that a step belongs to. mu is held.
@@ -48,6 +48,9 @@ func (j *journal) of(path string) *pages {
 	p := j.items[scope]
 	if p == nil {
 		p = &pages{make(map[string]*StepRow), make(map[string]bool)}
+		if j.items == nil {
+			j.items = make(map[string]*pages)
+		}
 		j.items[scope] = p
 	}
 	return p
@@ -115,6 +118,9 @@ func (j *journal) begun(scope string) bool {
 func (j *journal) add(row *StepRow) {
 	j.of(row.Name).rows[row.Name] = row
 	if row.TakenFrom != "" {
+		if j.taken == nil {
+			j.taken = make(map[string]bool)
+		}
 		j.taken[row.TakenFrom] = true
 	}
 }

@@ -570,7 +570,7 @@ func (e *Engine) replay(ctx context.Context, tx Txn, def *definition, run *RunRo
 		return err
 	}
 	dry.tx = tx
-	x := &execution{e: e, def: def, row: *run, input: input, dry: dry, hold: ctx, life: ctx, ctx: ctx}
+	x := &execution{e: e, def: def, row: *run, input: input, dry: dry, hold: ctx, ctx: ctx}
 	x.quietN.Store(true)
 	x.j = newJournal(rows)
 	var root *branch

@@ -24,7 +24,7 @@ func (s *stepRun) wait(d time.Duration) error {
 		return nil
 	case x.hold.Err() != nil:
 		return s.b.suspend()
-	case cause == nil, x.life.Err() != nil:
+	case cause == nil, x.dying():
 		return s.b.release(0)
 	case s.b.orphaned():
 		return s.orphaned()
@@ -142,7 +142,7 @@ func (s *stepRun) retry(row *StepRow, lost *AttemptRow, d fault.Decision) (again
 // requeue records that our own side ended the attempt. Nothing is counted.
 func (s *stepRun) requeue(row *StepRow, lost *AttemptRow) error {
 	x := s.x
-	if x.life.Err() == nil && s.base.Err() != nil { // cancelled
+	if !x.dying() && s.base.Err() != nil { // cancelled
 		s.noteCut()
 		op := s.move(row, StepFailed)
 		op.lost = lost

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pawlrun/pawl"
 	"github.com/pawlrun/pawl/fault"
+	"github.com/pawlrun/pawl/internal/hooks"
 )
 
 // A claim on its way has a right to the slots that it has asked for: a start that comes meanwhile does not take them.
@@ -63,6 +64,53 @@ func TestSlotsAreABound(t *testing.T) {
 		}
 		if most.Load() != 1 {
 			t.Errorf("%d runs were executed at once in one slot", most.Load())
+		}
+	})
+}
+
+// A run whose body has ended leaves its slot to the next one, which need not wait for the write of the end. Ends that do not get
+// through do not pile up: twice as many runs as there are slots are the most that a worker has.
+func TestEndsLeaveTheirSlots(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		const slots, runs = 3, 20
+		var began, running, most atomic.Int64
+		var held atomic.Bool
+		through := make(chan struct{})
+		b.hooks.At = func(p hooks.Point, _, _ string) {
+			if p == hooks.CommitSending && held.Load() {
+				<-through
+			}
+		}
+		w := pawl.Define("short", "v1", func(_ *pawl.Run, in int) (int, error) {
+			began.Add(1)
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			time.Sleep(time.Second) // bubble
+			return in, nil
+		})
+		b.opts.Slots, b.opts.Lease = slots, time.Hour
+		e := b.engine(w)
+		handles, err := w.StartMany(t.Context(), e, upward(runs), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held.Store(true)
+		stop := b.work(e)
+		time.Sleep(time.Minute) // bubble
+		if n := began.Load(); n != 2*slots {
+			t.Errorf("while no end gets through, %d runs began in %d slots; want %d", n, slots, 2*slots)
+		}
+		held.Store(false)
+		close(through)
+		time.Sleep(time.Minute) // bubble
+		stop()
+		for i, h := range handles {
+			if n, err := h.Result(t.Context()); err != nil || n != i {
+				t.Errorf("run %d: %d, %v", i, n, err)
+			}
+		}
+		if most.Load() != slots {
+			t.Errorf("%d bodies were executed at once in %d slots", most.Load(), slots)
 		}
 	})
 }

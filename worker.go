@@ -40,6 +40,7 @@ type worker struct {
 	live    map[RunID]*execution
 	born    map[RunID]bool // runs on their way that are started as this worker's
 	asked   int            // slots that a claim on its way may fill
+	parting int            // runs in live of which only the end is still to be written
 	idle    bool           // the last claim found nothing more, and nothing has been said to be due since
 	suspect RunID          // the suspect run this process executes
 	renewed time.Duration  // boot clock when the last good renewal was sent
@@ -353,8 +354,8 @@ func (w *worker) drain(stop context.CancelCauseFunc) error {
 	var names []string
 	for id, x := range w.snapshot() {
 		x.mu.Lock()
-		for step, since := range x.steps {
-			names = append(names, fmt.Sprintf("%s in run %s, since %v", step, id, time.Since(since).Round(time.Second)))
+		for _, s := range x.steps {
+			names = append(names, fmt.Sprintf("%s in run %s, since %v", s.path, id, time.Since(s.since).Round(time.Second)))
 		}
 		x.mu.Unlock()
 	}

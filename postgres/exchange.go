@@ -100,7 +100,7 @@ func (x *exchange) write(c *pgx.Conn, d *defaults) error {
 	return err
 }
 
-var binary = []int16{pgx.BinaryFormatCode} // for all parameters
+var inBinary = []int16{pgx.BinaryFormatCode} // for all parameters
 
 // encode appends the messages.
 func (x *exchange) encode(to []byte, prepared bool, d *defaults) (_ []byte, err error) {
@@ -111,7 +111,7 @@ func (x *exchange) encode(to []byte, prepared bool, d *defaults) (_ []byte, err 
 		} else if to, err = (&pgproto3.Parse{Query: s.Text}).Encode(to); err != nil {
 			return nil, err
 		}
-		if to, err = (&pgproto3.Bind{PreparedStatement: name, ParameterFormatCodes: binary, Parameters: s.Args}).Encode(to); err != nil {
+		if to, err = (&pgproto3.Bind{PreparedStatement: name, ParameterFormatCodes: inBinary, Parameters: s.Args}).Encode(to); err != nil {
 			return nil, err
 		}
 		if to, err = (&pgproto3.Execute{}).Encode(to); err != nil {

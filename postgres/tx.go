@@ -47,14 +47,6 @@ func (c conn) Query(ctx context.Context, query string, args ...any) (pawl.Rows, 
 	return pgxRows{rows}, nil
 }
 
-// pgxRows has a Close with an error, which pgx keeps for Err.
-type pgxRows struct{ pgx.Rows }
-
-func (r pgxRows) Close() error {
-	r.Rows.Close()
-	return r.Err()
-}
-
 // txDB begins the user's transactions.
 type txDB struct{ pool *pgxpool.Pool }
 

@@ -88,6 +88,7 @@ func dialect(h hooks.Store, name string) sqlstore.Dialect {
 			Server:    clock,
 			ID:        "TEXT",
 			Bytes:     "BLOB",
+			Row:       "id",
 			AnyOf:     "IN (",
 			End:       ")",
 			ByID:      " INDEXED BY sqlite_autoindex_pawl_runs_1",

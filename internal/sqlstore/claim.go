@@ -14,8 +14,8 @@ import (
 // and priority from pawl_runs_claim, the last one those of expired owners from pawl_runs_owner, and the update takes the
 // oldest of all, after their head start. Eight things are on purpose:
 //
-//   - The ids come through {anyof}, which stays a look-up by primary key; a join can flip to a scan of all runs. {byid} does
-//     the same for SQLite.
+//   - The rows that are locked are found again through {anyof}, which stays a look-up for each; a join can flip to a scan of all runs.
+//     {byid} does the same for SQLite, where {row} is the id.
 //   - The owners whose lease is over are found first, so that a claim with nobody expired is one probe of the workers.
 //   - Parameters stand in a CAST or a sum: SQLite looks at a bare one when it plans, at its limit and for partial indexes, and plans the
 //     statement anew for each value.
@@ -28,20 +28,20 @@ import (
 //   - An arm has a priority, and is read in the order of the index up to what is due: what is due later is not read.
 //   - It may be read from where the last claim stopped, see [backlog].
 const (
-	claimHead = `WITH take AS MATERIALIZED (SELECT id FROM (`
-	claimArm  = `SELECT id, due - CAST(%[4]s AS BIGINT) * 60000000 AS due FROM (SELECT id, due FROM pawl_runs{bydue}
+	claimHead = `WITH take AS MATERIALIZED (SELECT at FROM (`
+	claimArm  = `SELECT id, due - CAST(%[4]s AS BIGINT) * 60000000 AS due, at FROM (SELECT id, due, {row} AS at FROM pawl_runs{bydue}
 	WHERE workflow = CAST(%[1]s AS TEXT) AND version = CAST(%[2]s AS TEXT) AND queue = CAST(%[3]s AS TEXT) AND share = ''
 		AND priority = CAST(%[4]s AS BIGINT) AND due <= {now}%[5]s%[7]s
 		AND NOT EXISTS (SELECT 1 FROM pawl_queues AS q WHERE q.name = CAST(%[3]s AS TEXT) AND q.special)
 	ORDER BY due, id LIMIT $3 + 0{skip}) AS a%[6]d`
-	claimLost = `SELECT id, due FROM (SELECT id, claimed AS due FROM pawl_runs{byowner}
+	claimLost = `SELECT id, due, at FROM (SELECT id, claimed AS due, {row} AS at FROM pawl_runs{byowner}
 	WHERE owner {anyof}SELECT w.id FROM pawl_workers w WHERE w.id <> $1 AND ` + expired + `{end}
 		AND state = 'running' AND (%[1]s)%[2]s
 		AND queue NOT IN (SELECT q.name FROM pawl_queues AS q WHERE q.paused_at IS NOT NULL)
 		AND (CAST(%[3]s AS BIGINT) = 0 OR {now} BETWEEN CAST(%[3]s AS BIGINT) - 1000000 AND CAST(%[3]s AS BIGINT) + 1000000) ORDER BY claimed, id LIMIT $3 + 0{skip}) AS lost`
 	claimTail = `) AS due ORDER BY due, id LIMIT $3 + 0)
 ` + claimSet + `
-WHERE id {anyof}SELECT id FROM take{end}
+WHERE {row} {anyof}SELECT at FROM take{end}
 ` + claimGives
 
 	claimSet = `UPDATE pawl_runs{byid} SET taken_state = state, taken_owner = owner, taken_claimed = coalesce(due, claimed), state = 'running',

@@ -31,6 +31,8 @@ type Dialect struct {
 	SendBatch func(ctx context.Context, take Take, statements []Batch) (string, error)
 	// Begin runs first in every write transaction. Nil for none.
 	Begin func(ctx context.Context, tx *sql.Tx) error
+	// Native is a transaction that nobody else uses, past database/sql. Nil if there is no such thing.
+	Native func(conn *sql.Conn, tx *sql.Tx) pawl.Conn
 	// Domains says that a type can have a constraint.
 	Domains bool
 	// LockTopic locks the number $1 until the transaction ends and gives the transaction's isolation. "" where a write
@@ -74,6 +76,7 @@ type Fragments struct {
 	ID       string // {id}: type of a UUID
 	Bytes    string // {bytes}: type of a payload
 	C        string // {c}: collation by bytes
+	Row      string // {row}: by what a row that is locked is found again soonest
 	AnyOf    string // {anyof}…{end}: an IN over a sub-select that is a look-up for each of its rows
 	End      string
 	// {byid}, {bydue}, {byowner}, {byslot}: after pawl_runs, insists on the primary key or on another index. (SQLite compares the
@@ -118,7 +121,7 @@ type texts struct {
 func newTexts(f Fragments) *texts {
 	return &texts{r: strings.NewReplacer(
 		"{now}", f.Now, "{leasenow}", f.LeaseNow, "{clock}", f.Clock, "{server}", f.Server, "{lock}", f.Lock, "{skip}", f.Skip,
-		"{id}", f.ID, "{bytes}", f.Bytes, "{c}", f.C, "{anyof}", f.AnyOf, "{end}", f.End, "{byid}", f.ByID, "{bydue}", f.ByDue, "{byowner}", f.ByOwner, "{byslot}", f.BySlot, "{byrun}", f.ByRun, "{bykey}", f.ByKey,
+		"{id}", f.ID, "{bytes}", f.Bytes, "{c}", f.C, "{row}", f.Row, "{anyof}", f.AnyOf, "{end}", f.End, "{byid}", f.ByID, "{bydue}", f.ByDue, "{byowner}", f.ByOwner, "{byslot}", f.BySlot, "{byrun}", f.ByRun, "{bykey}", f.ByKey,
 		"{hex}", f.Hex, "{endhex}", f.EndHex, "{stamp}", f.Stamp, "{stamped}", f.Stamped, "{table}", f.Table, "{churn}", f.Churn, "{clustered}", f.Clustered,
 	)}
 }

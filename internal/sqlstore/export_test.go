@@ -36,7 +36,7 @@ func (s *Store) Hot() []Hot {
 		{"heeding take", heedTakeText(2), "pawl_runs", "pkey"},
 		{"next place", nextPlace, "pawl_runs", "claim"},
 		{"place", countPlace, "pawl_runs", "claim"},
-		{"take", claimText(claimShape{pairs: 2, ways: "\x00\x01", lost: true}), "pawl_runs", "pkey"},
+		{"take", claimText(claimShape{pairs: 2, ways: "\x00\x01", lost: true}), "pawl_runs", "row"},
 		{"lock", lockRun, "pawl_runs", "pkey"},
 		{"save", fmt.Sprintf(saveRun, "'queued', 'running'"), "pawl_runs", "pkey"},
 		{"payload", selectPayload, "pawl_runs", "pkey"},
@@ -160,7 +160,7 @@ func (s *Store) hotWrites() []Hot {
 		{Name: "claim due, sent", Text: claimText(claimShape{pairs: 2, ways: "\x00\x00\x01"}), Table: "pawl_runs", Index: "claim"},
 		{Name: "claim due and lost, sent", Text: claimText(claimShape{pairs: 2, ways: "\x00\x01", lost: true}), Table: "pawl_runs", Index: "owner"},
 		{Name: "claim from a backlog, sent", Text: claimText(claimShape{pairs: 1, ways: "\x00", from: true}), Table: "pawl_runs", Index: "claim"},
-		{Name: "take, sent", Text: claimText(claimShape{pairs: 2, ways: "\x00\x01", lost: true}), Table: "pawl_runs", Index: "pkey"},
+		{Name: "take, sent", Text: claimText(claimShape{pairs: 2, ways: "\x00\x01", lost: true}), Table: "pawl_runs", Index: "row"},
 	}...)
 	for i := range hot {
 		hot[i].Sent = true

@@ -195,7 +195,7 @@ var sqliteScan = regexp.MustCompile(`^SCAN (pawl_runs|pawl_steps|pawl_attempts|p
 func explainSQLite(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []string, wrong string) {
 	lines = query(t, conn, 3, "EXPLAIN QUERY PLAN "+hot.Text, make([]any, params(hot.Text))...)
 	index := hot.Table + "_" + hot.Index
-	if hot.Index == "pkey" {
+	if hot.Index == "pkey" || hot.Index == "row" {
 		index = "sqlite_autoindex_" + hot.Table + "_1"
 	}
 	found := hot.Index == ""
@@ -257,6 +257,9 @@ func explainPostgres(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []st
 	}
 	lines = query(t, conn, 0, "EXPLAIN (COSTS OFF) EXECUTE hot"+nulls)
 	index := hot.Table + "_" + hot.Index
+	if hot.Index == "row" {
+		index = "TID Cond"
+	}
 	found := hot.Index == ""
 	for i, line := range lines {
 		switch {

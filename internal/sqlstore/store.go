@@ -94,8 +94,8 @@ func (s *Store) Update(ctx context.Context, fn func(context.Context, pawl.Txn) e
 			})
 		})
 	} else {
-		err = s.update(ctx, s.write, func(tx *sql.Tx, _ func()) error {
-			t = &txn{s: s, c: pawl.SQLConn(tx)}
+		err = s.update(ctx, s.write, func(conn *sql.Conn, tx *sql.Tx, _ func()) error {
+			t = &txn{s: s, c: s.on(conn, tx)}
 			return fn(ctx, t)
 		})
 	}
@@ -108,7 +108,7 @@ func (s *Store) Update(ctx context.Context, fn func(context.Context, pawl.Txn) e
 // UpdateSQL is Update that also hands out the transaction, see [pawl.Ledger].
 func (s *Store) UpdateSQL(ctx context.Context, hold time.Duration, fn func(context.Context, pawl.Txn, *sql.Tx) error) error {
 	var t *txn
-	err := s.update(ctx, s.write, func(tx *sql.Tx, give func()) (err error) {
+	err := s.update(ctx, s.write, func(_ *sql.Conn, tx *sql.Tx, give func()) (err error) {
 		ctx := ctx
 		if s.turn != nil {
 			var cancel context.CancelFunc
@@ -135,19 +135,19 @@ func (s *Store) UpdateSQL(ctx context.Context, hold time.Duration, fn func(conte
 
 // renew is Update for a worker's lease: it does not wait for connections that steps may hold.
 func (s *Store) renew(ctx context.Context, fn func(context.Context, *txn) error) error {
-	return s.update(ctx, s.lease, func(tx *sql.Tx, _ func()) error { return fn(ctx, &txn{s: s, c: pawl.SQLConn(tx)}) })
+	return s.update(ctx, s.lease, func(conn *sql.Conn, tx *sql.Tx, _ func()) error { return fn(ctx, &txn{s: s, c: s.on(conn, tx)}) })
 }
 
 // update runs fn in a write transaction. fn may give the turn away before its end, once the transaction is rolled back.
-func (s *Store) update(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx, give func()) error) error {
+func (s *Store) update(ctx context.Context, db *sql.DB, fn func(conn *sql.Conn, tx *sql.Tx, give func()) error) error {
 	return s.again(ctx, func() error {
-		return s.inTx(ctx, db, &sql.TxOptions{Isolation: s.d.Write}, func(tx *sql.Tx, give func()) error {
+		return s.inTx(ctx, db, &sql.TxOptions{Isolation: s.d.Write}, func(conn *sql.Conn, tx *sql.Tx, give func()) error {
 			if s.d.Begin != nil {
 				if err := s.d.Begin(ctx, tx); err != nil {
 					return fmt.Errorf("begin: %w", err)
 				}
 			}
-			return fn(tx, give)
+			return fn(conn, tx, give)
 		})
 	})
 }
@@ -155,10 +155,18 @@ func (s *Store) update(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx, give
 // View runs fn in a snapshot, see [pawl.Ledger].
 func (s *Store) View(ctx context.Context, fn func(context.Context, pawl.Txn) error) error {
 	return s.again(ctx, func() error {
-		return s.inTx(ctx, s.read, &sql.TxOptions{Isolation: s.d.Read, ReadOnly: true}, func(tx *sql.Tx, _ func()) error {
-			return fn(ctx, &txn{s: s, c: pawl.SQLConn(tx), readOnly: true})
+		return s.inTx(ctx, s.read, &sql.TxOptions{Isolation: s.d.Read, ReadOnly: true}, func(conn *sql.Conn, tx *sql.Tx, _ func()) error {
+			return fn(ctx, &txn{s: s, c: s.on(conn, tx), readOnly: true})
 		})
 	})
+}
+
+// on is a transaction that nobody else uses, on its connection.
+func (s *Store) on(conn *sql.Conn, tx *sql.Tx) pawl.Conn {
+	if s.d.Native == nil {
+		return pawl.SQLConn(tx)
+	}
+	return s.d.Native(conn, tx)
 }
 
 // On gives the row operations on a transaction of the caller's.
@@ -212,7 +220,7 @@ const commitGrace = 10 * time.Second
 //
 // The transaction's own context is not the caller's, so that a context that ends while COMMIT is under way does not
 // tear it down; statements get the caller's.
-func (s *Store) inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(tx *sql.Tx, give func()) error) (err error) {
+func (s *Store) inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn func(conn *sql.Conn, tx *sql.Tx, give func()) error) (err error) {
 	conn, give, err := s.take(ctx, db, opts.ReadOnly)
 	if err != nil {
 		return err
@@ -240,7 +248,7 @@ func (s *Store) inTx(ctx context.Context, db *sql.DB, opts *sql.TxOptions, fn fu
 	if ended {
 		return context.Cause(ctx)
 	}
-	if err := fn(tx, give); err != nil {
+	if err := fn(conn, tx, give); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -343,8 +351,16 @@ func (t *txn) row(ctx context.Context, query string, args, dest []any) (found bo
 	return found, err
 }
 
+// Eacher is a [pawl.Conn] that calls row for each row of a query by itself.
+type Eacher interface {
+	Each(ctx context.Context, query string, args []any, row func(pawl.Rows) error) error
+}
+
 // rows calls each for every row. It reads to the end, so that an error that comes late is not missed.
 func (t *txn) rows(ctx context.Context, query string, args []any, each func(pawl.Rows) error) (err error) {
+	if c, ok := t.c.(Eacher); ok {
+		return c.Each(ctx, t.s.texts.get(query), args, each)
+	}
 	rows, err := t.c.Query(ctx, t.s.texts.get(query), args...)
 	if err != nil {
 		return err

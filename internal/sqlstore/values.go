@@ -16,6 +16,14 @@ type orZero[T any] struct{ to *T }
 
 func zero[T any](to *T) sql.Scanner { return orZero[T]{to} }
 
+// OrZero is a destination for a column whose NULL is the zero value.
+type OrZero interface {
+	sql.Scanner
+	Place() any // pointer to the field
+}
+
+func (o orZero[T]) Place() any { return o.to }
+
 func (o orZero[T]) Scan(src any) error {
 	var none T
 	switch to := any(o.to).(type) { // the common cases by themselves, as a page has tens of thousands of them
