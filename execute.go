@@ -63,14 +63,14 @@ type execution struct {
 	halted   bool  // no branch begins anything any more, because of …
 	released bool  // … the worker, which stops, or something that cannot be reached
 	delay    time.Duration
-	cut      string               // what the deadline cut off, for the fault of the run
-	blind    bool                 // the body waits for something that it came by before its context ended
-	blocked  *EntryRow            // … a question about the whole run
+	cut      string    // what the deadline cut off, for the fault of the run
+	blind    bool      // the body waits for something that it came by before its context ended
+	blocked  *EntryRow // … a question about the whole run
 	steps    []runningStep
 
 	writing turn          // held over a write, so that those of one run come one after the other
 	final   *RunRow       // how the run has ended, with its result; guarded by writing
-	answer  chan struct{} // see waiting; nil while somebody waits; guarded by writing
+	answer  chan struct{} // see waiting; guarded by writing
 }
 
 // runningStep is a step that is running, and since when.
@@ -372,23 +372,33 @@ func (x *execution) commitLocked(ops []stepOp, end *runEnd) error {
 	if end != nil && len(parts[len(parts)-1]) >= manyOps && !end.shares(&x.row) {
 		parts = append(parts, nil)
 	}
+	ended := true
+	defer func() {
+		if ended {
+			x.lose(errEnded)
+			x.report(all)
+		}
+	}()
 	for i, part := range parts {
-		all = all[len(part):]
 		var last *runEnd
 		if i == len(parts)-1 {
 			last = end
 		}
 		if err := x.land(part, last); err != nil {
+			ended = false
 			if !errors.Is(err, errUnstorable) {
 				x.lose(err)
-				x.report(part)
 				x.report(all)
 			}
 			return err
 		}
+		all = all[len(part):]
 	}
+	ended = false
 	return nil
 }
+
+var errEnded = errors.New("the write ended its goroutine, or panicked")
 
 // reuse keeps the room of what has been written.
 func (x *execution) reuse(ops []stepOp) {
@@ -406,11 +416,11 @@ const keptOps = 16
 // land writes ops, and the run's end, as a whole.
 func (x *execution) land(ops []stepOp, end *runEnd) error {
 	q := x.write(ops, end)
-	if q.waiting.answer, x.answer = x.answer, nil; q.waiting.answer == nil {
-		q.waiting.answer = make(chan struct{}, 1)
+	if x.answer == nil {
+		x.answer = make(chan struct{}, 1)
 	}
+	q.waiting.answer = x.answer
 	err := x.e.writer.write(x.hold, q)
-	x.answer = q.waiting.answer // not if the write has ended this goroutine: its answer is still in there
 	x.final = q.final
 	if errors.Is(err, errUnstorable) {
 		x.mu.Lock()

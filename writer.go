@@ -2,7 +2,6 @@ package pawl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -156,10 +155,10 @@ func (w *writer) lead(ctx context.Context, b *batch) {
 // send writes a batch.
 func (w *writer) send(b *batch) {
 	defer b.cancel()
-	b.err = errors.New("the writing of a batch ended its goroutine")
+	b.err = fmt.Errorf("%w: the writing of a batch ended its goroutine", ErrCommitUnknown)
 	defer func() {
 		if v := recover(); v != nil {
-			b.err = fmt.Errorf("writing a batch panicked: %v\n%s", v, debug.Stack())
+			b.err = fmt.Errorf("%w: writing a batch panicked: %v\n%s", ErrCommitUnknown, v, debug.Stack())
 		}
 	}()
 	room := changesRoom.Get().(*[]Change)

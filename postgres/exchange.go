@@ -79,25 +79,37 @@ var messages = sync.Pool{New: func() any { return new([]byte) }}
 
 const keptMessages = 256 << 10
 
-// write sends the statements, which prepare has seen.
-func (x *exchange) write(c *pgx.Conn, d *defaults) error {
+// atOnce is what a socket takes while the server does not read.
+const atOnce = 32 << 10
+
+// write sends the statements, which prepare has seen. If they are many it returns before they are sent, and written gives what came
+// of it: whoever only wrote would wait for a server that waits for its answers to be read.
+func (x *exchange) write(c *pgx.Conn, d *defaults) (written chan error, err error) {
 	room := messages.Get().(*[]byte)
 	buf, err := x.encode((*room)[:0], keeps(c), d)
-	n := 0
-	if err == nil {
-		n, err = c.PgConn().Conn().Write(buf)
-	}
 	if err != nil {
-		err = fmt.Errorf("send %d bytes: %w", len(buf), err)
-		if n == 0 {
-			err = unsent{err}
+		return nil, unsent{err}
+	}
+	send := func() error {
+		n, err := c.PgConn().Conn().Write(buf)
+		if err != nil {
+			err = fmt.Errorf("send %d bytes: %w", len(buf), err)
+			if n == 0 {
+				err = unsent{err}
+			}
 		}
+		if cap(buf) <= keptMessages {
+			*room = buf
+			messages.Put(room)
+		}
+		return err
 	}
-	if cap(buf) <= keptMessages {
-		*room = buf
-		messages.Put(room)
+	if len(buf) <= atOnce {
+		return nil, send()
 	}
-	return err
+	written = make(chan error, 1)
+	go func() { written <- send() }()
+	return written, nil
 }
 
 var inBinary = []int16{pgx.BinaryFormatCode} // for all parameters

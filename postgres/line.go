@@ -56,13 +56,17 @@ func (u unsent) Unwrap() error { return u.error }
 // SafeToRetry is how [pgconn.SafeToRetry] asks.
 func (unsent) SafeToRetry() bool { return true }
 
+// forgotten is what a session says that does not know a statement any more which was prepared on it. It has done nothing then.
+const forgotten = "26000"
+
 // sendBatch is sqlstore.Dialect.SendBatch.
 func (d *defaults) sendBatch(ctx context.Context, take sqlstore.Take, statements []sqlstore.Batch) (first string, err error) {
 	for try := 1; ; try++ {
 		x := d.exchange(statements)
 		behind, err := d.line.send(ctx, take, x, d, try <= followTries)
 		// One that failed has left its transaction to be undone, and what came behind it was refused for that.
-		if !behind || sqlState(err) != "25P02" || ctx.Err() != nil {
+		again := behind && sqlState(err) == "25P02" || sqlState(err) == forgotten && try <= followTries
+		if !again || ctx.Err() != nil {
 			return x.first, err
 		}
 	}
@@ -84,9 +88,10 @@ func (l *line) send(ctx context.Context, take sqlstore.Take, x *exchange, d *def
 	err = errLost
 	defer func() { l.leave(ctx, k, mine, x, err) }()
 	conn := k.c.PgConn().Conn()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	err = x.write(k.c, d)
-	if err == nil {
+	breakOff := func() { _ = conn.SetDeadline(time.Unix(1, 0)) }
+	stop := context.AfterFunc(ctx, breakOff)
+	written, err := x.write(k.c, d)
+	if err == nil && written == nil {
 		l.written(k, x)
 	}
 	if before != nil {
@@ -98,6 +103,12 @@ func (l *line) send(ctx context.Context, take sqlstore.Take, x *exchange, d *def
 		err = errLost
 	default:
 		err = x.answers(k.c.PgConn().Frontend())
+	}
+	if written != nil {
+		if x.status == 0 {
+			breakOff()
+		}
+		err = errors.Join(err, <-written)
 	}
 	if !stop() {
 		x.status = 0
@@ -164,7 +175,7 @@ func (l *line) broken(k *link) bool {
 func (l *line) leave(ctx context.Context, k *link, mine chan struct{}, x *exchange, err error) {
 	l.mu.Lock()
 	k.status = x.status
-	k.lost = k.lost || k.status == 0 || classify(err) == sqlstore.Unusable
+	k.lost = k.lost || k.status == 0 || classify(err) == sqlstore.Unusable || sqlState(err) == forgotten
 	k.users--
 	last := k.users == 0
 	if (last || k.lost || k.status != 'I') && l.now == k {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -290,5 +291,71 @@ CREATE TRIGGER refuse AFTER INSERT ON pawl_runs FOR EACH ROW EXECUTE FUNCTION re
 	var same bool
 	if err := s.DB().QueryRowContext(t.Context(), `SELECT same FROM again`).Scan(&same); err != nil || same {
 		t.Errorf("the next one used the same session: %t, %v", same, err)
+	}
+}
+
+// The server may have much to say before it has been told everything: then neither waits for the other.
+func TestSharedWriteIsReadWhileItIsSent(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Private(t)
+	url := server.NewDatabase(t)
+	open(t, url)
+	at, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := postgres.Open(t.Context(), fmt.Sprintf("host=%s port=%d user=%s dbname=%s", server.SocketDir(), server.Port(), at.User, at.Database), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	run := newRun()
+	run.State, run.Owner, run.Token, run.Epoch = pawl.Running, "0192d0c0-0000-7000-8000-000000000001", 1, 1
+	if err := <-sends(t, s, starts(run)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.DB().ExecContext(t.Context(), `
+CREATE FUNCTION talk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	RAISE NOTICE '%', repeat('x', 20000);
+	RETURN NULL;
+END $$;
+CREATE TRIGGER talk AFTER INSERT ON pawl_runs FOR EACH ROW EXECUTE FUNCTION talk()`); err != nil {
+		t.Fatal(err)
+	}
+	var rows []pawl.RunRow
+	for range 200 {
+		rows = append(rows, newRun())
+	}
+	changes := starts(rows...) // first, so that 4 MB of notices come before 4 MB of results have been read
+	steps := nobody()[0]
+	steps.Run = run.ID
+	for _, row := range steps.Insert {
+		row.Run, row.Value = run.ID, bytes.Repeat([]byte("1"), 2<<20-4096)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := s.Write(ctx, append(changes, steps)); err != nil {
+		t.Errorf("%.300v", err)
+	}
+}
+
+// A session that has lost its prepared statements is used no more, and what was to be written on it is written.
+func TestSharedWriteOnAForgetfulSession(t *testing.T) {
+	t.Parallel()
+	s, _ := shared(t)
+	if _, err := s.DB().ExecContext(t.Context(), `
+CREATE SEQUENCE calls;
+CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	IF nextval('calls') = 1 THEN EXECUTE 'DEALLOCATE ALL'; END IF;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER forget AFTER INSERT ON pawl_runs FOR EACH ROW EXECUTE FUNCTION forget()`); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		row := newRun()
+		if err := <-sends(t, s, starts(row, newRun())); err != nil || !there(t, s, row.ID) {
+			t.Errorf("%v; the run is there: %t", err, there(t, s, row.ID))
+		}
 	}
 }
