@@ -14,7 +14,8 @@ import (
 
 // Options configures an [Engine]. Nil and the zero value are valid.
 type Options struct {
-	// Slots is how many runs the worker executes at once. Zero means 100.
+	// Slots is how many bodies the worker executes at once. Zero means 100. The next run may begin while the end of the one before
+	// is being written, so that a worker owns up to twice as many.
 	Slots int
 	// Lease is how long a silent worker keeps its runs. It is renewed at a third. Zero means 30 s; less than 2 s is
 	// refused.
