@@ -92,31 +92,61 @@ func put(f *pgconn.FieldDescription, value []byte, to any) bool {
 		}
 		return ok
 	}
-	switch {
-	case f.DataTypeOID == pgtype.TextOID && into.Kind() == reflect.String:
-		if into.String() != string(value) { // as in the row before, mostly
-			into.SetString(string(value))
-		}
-	case f.Format != pgx.BinaryFormatCode:
-		return false
-	case f.DataTypeOID == pgtype.UUIDOID && len(value) == 16 && into.Kind() == reflect.String:
-		var text [36]byte
-		spell(&text, value)
-		if into.String() != string(text[:]) {
-			into.SetString(string(text[:]))
-		}
-	case f.DataTypeOID == pgtype.Int8OID && len(value) == 8 && into.CanInt() && into.Type().Size() == 8:
-		into.SetInt(int64(binary.BigEndian.Uint64(value)))
-	case f.DataTypeOID == pgtype.Int4OID && len(value) == 4 && into.CanInt() && into.Type().Size() >= 4:
-		into.SetInt(int64(int32(binary.BigEndian.Uint32(value))))
-	case f.DataTypeOID == pgtype.BoolOID && len(value) == 1 && into.Kind() == reflect.Bool:
-		into.SetBool(value[0] == 1)
-	case f.DataTypeOID == pgtype.ByteaOID && into.Type() == bytesType:
-		into.SetBytes(bytes.Clone(value))
-	default:
+	if f.Format != pgx.BinaryFormatCode && f.DataTypeOID != pgtype.TextOID {
 		return false
 	}
-	return true
+	as := puts[f.DataTypeOID]
+	return as != nil && as(into, value)
+}
+
+// puts are what puts the values of a type into fields of a fitting kind. A text that is as in the row before is not made again.
+var puts = map[uint32]func(into reflect.Value, value []byte) bool{
+	pgtype.TextOID: func(into reflect.Value, value []byte) bool {
+		ok := into.Kind() == reflect.String
+		if ok && into.String() != string(value) {
+			into.SetString(string(value))
+		}
+		return ok
+	},
+	pgtype.UUIDOID: func(into reflect.Value, value []byte) bool {
+		ok := into.Kind() == reflect.String && len(value) == 16
+		if ok {
+			var text [36]byte
+			spell(&text, value)
+			if into.String() != string(text[:]) {
+				into.SetString(string(text[:]))
+			}
+		}
+		return ok
+	},
+	pgtype.Int8OID: func(into reflect.Value, value []byte) bool {
+		ok := into.CanInt() && into.Type().Size() == 8 && len(value) == 8
+		if ok {
+			into.SetInt(int64(binary.BigEndian.Uint64(value)))
+		}
+		return ok
+	},
+	pgtype.Int4OID: func(into reflect.Value, value []byte) bool {
+		ok := into.CanInt() && into.Type().Size() >= 4 && len(value) == 4
+		if ok {
+			into.SetInt(int64(int32(binary.BigEndian.Uint32(value))))
+		}
+		return ok
+	},
+	pgtype.BoolOID: func(into reflect.Value, value []byte) bool {
+		ok := into.Kind() == reflect.Bool && len(value) == 1
+		if ok {
+			into.SetBool(value[0] == 1)
+		}
+		return ok
+	},
+	pgtype.ByteaOID: func(into reflect.Value, value []byte) bool {
+		ok := into.Type() == bytesType
+		if ok {
+			into.SetBytes(bytes.Clone(value))
+		}
+		return ok
+	},
 }
 
 var bytesType = reflect.TypeFor[[]byte]()
