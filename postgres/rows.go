@@ -83,7 +83,7 @@ func put(f *pgconn.FieldDescription, value []byte, to any) bool {
 	}
 	into := reflect.ValueOf(to)
 	if into.Kind() != reflect.Pointer {
-		return false
+		return putInto(f, value, to)
 	}
 	into = into.Elem()
 	if value == nil {
@@ -97,6 +97,27 @@ func put(f *pgconn.FieldDescription, value []byte, to any) bool {
 	}
 	as := puts[f.DataTypeOID]
 	return as != nil && as(into, value)
+}
+
+// putInto is put for what is no pointer.
+func putInto(f *pgconn.FieldDescription, value []byte, to any) bool {
+	switch to := to.(type) {
+	case sqlstore.TextScanner:
+		return f.DataTypeOID == pgtype.TextOID && value != nil && to.ScanText(value) == nil // else pgx says what is wrong
+	case sqlstore.NumberScanner:
+		switch {
+		case value == nil:
+			to.ScanNumber(0)
+		case f.DataTypeOID == pgtype.Int8OID && f.Format == pgx.BinaryFormatCode && len(value) == 8:
+			to.ScanNumber(int64(binary.BigEndian.Uint64(value)))
+		default:
+			return false
+		}
+		return true
+	case sql.Scanner:
+		return value == nil && to.Scan(nil) == nil
+	}
+	return false
 }
 
 // puts are what puts the values of a type into fields of a fitting kind. A text that is as in the row before is not made again.

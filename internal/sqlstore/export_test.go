@@ -51,6 +51,8 @@ func (s *Store) Hot() []Hot {
 		{"step", selectStep, "pawl_steps", "pkey"},
 		{"journal", stepLinesAfter, "pawl_steps", "pkey"},
 		{"journal after a batch", stepLinesFrom, "pawl_steps", "pkey"},
+		{"journal, its rows", stepRowsAfter, "pawl_steps", "pkey"},
+		{"journal after a batch, its rows", stepRowsFrom, "pawl_steps", "pkey"},
 		{"steps by name", fmt.Sprintf(selectStepsNamed, params(2, 64)), "pawl_steps", "pkey"},
 		{"names of steps of items", selectItemNames, "pawl_steps", "pkey"},
 		{"ids of ended items", selectEndedIDs, "pawl_items", "pkey"},

@@ -424,10 +424,8 @@ func (s *Store) claimHeeding(ctx context.Context, c pawl.Claim) (taken []pawl.Cl
 }
 
 func (t *txn) claimHeeding(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error) {
-	if steady := t.s.d.Steady; steady != "" {
-		if _, err := t.exec(ctx, steady); err != nil {
-			return nil, err
-		}
+	if err := t.keepSteady(ctx); err != nil {
+		return nil, err
 	}
 	h, err := t.heed(ctx, c)
 	if err != nil {

@@ -75,7 +75,7 @@ func (s *Store) beat(ctx context.Context, w pawl.WorkerRow) (*pawl.Beat, error) 
 	var beat *pawl.Beat
 	err := s.renew(ctx, func(ctx context.Context, t *txn) error {
 		var b pawl.Beat
-		found, err := t.row(ctx, renewLease, []any{string(w.ID), w.Lease.Microseconds()}, []any{&b.Now, &b.Server, scanMicros(&b.Lapse)})
+		found, err := t.row(ctx, renewLease, []any{string(w.ID), w.Lease.Microseconds()}, []any{&b.Now, &b.Server, microsField{&b.Lapse}})
 		if err != nil || !found {
 			beat = nil
 			return err

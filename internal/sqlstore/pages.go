@@ -12,15 +12,18 @@ import (
 	"github.com/pawlrun/pawl"
 )
 
-// A thousand rows take many times as long to read as one that has them all, so a page of a journal is one text: a line a row. What
-// most rows have is in it, with a separator that is in no name; of a row that has more it is the name alone, and the row is read
-// as it is.
+// A page of a journal has what most rows have; of a row that has more it has the name alone, and the row is read as it is.
+//
+// Through database/sql a thousand rows take many times as long to read as one that has them all, so there a page is one text: a line a
+// row, with a separator that is in no name.
 const (
 	lineSeparator  = "\n"
 	fieldSeparator = "\x1f"
 
 	selectStepLines = `SELECT string_agg(line, '` + lineSeparator + `') FROM (SELECT CASE WHEN %s THEN concat(%s) ELSE name END AS line
 FROM pawl_steps WHERE run = $1 AND name %s $2 ORDER BY name LIMIT $3) AS page`
+
+	selectStepRows = `SELECT %s FROM pawl_steps WHERE run = $1 AND name %s $2 ORDER BY name LIMIT $3`
 
 	selectStepsNamed = stepPage + ` WHERE run = $1 AND name IN (%s) ORDER BY name`
 
@@ -33,48 +36,68 @@ WHERE run = $1 AND batch = $2 AND item >= $3 AND item <= $4 AND (state = 'done' 
 // lineColumns are the columns that are in a line, in this order. batch and item are in the name.
 var lineColumns = []string{"name", "kind", "attempt", "epoch", "worker", "begun", "ended", "latency_us", "input_hash", "value"}
 
-// stepLines is the text of a page from a name on, or after it.
-func stepLines(from string) string {
+// plainStep is the condition that a row has nothing else.
+func plainStep() string {
 	plain := []string{"state = 'succeeded'", "octet_length(value) <= 4096"}
 	for _, name := range stepNames {
 		if !slices.Contains(lineColumns, name) && !slices.Contains([]string{"run", "state", "batch", "item"}, name) {
 			plain = append(plain, name+" IS NULL")
 		}
 	}
+	return strings.Join(plain, " AND ")
+}
+
+// stepLines is the text of a page from a name on, or after it, stepRows its rows.
+func stepLines(from string) string {
 	fields := slices.Clone(lineColumns)
 	for i, name := range fields {
 		if name == "input_hash" || name == "value" {
 			fields[i] = "{hex}" + name + "{endhex}"
 		}
 	}
-	return fmt.Sprintf(selectStepLines, strings.Join(plain, " AND "), strings.Join(fields, ", '"+fieldSeparator+"', "), from)
+	return fmt.Sprintf(selectStepLines, plainStep(), strings.Join(fields, ", '"+fieldSeparator+"', "), from)
 }
 
-var stepLinesAfter, stepLinesFrom = stepLines(">"), stepLines(">=")
+func stepRows(from string) string {
+	plain := plainStep()
+	fields := append(slices.Clone(lineColumns), "CASE WHEN "+plain+" THEN state END")
+	fields[len(lineColumns)-1] = "CASE WHEN octet_length(value) <= 4096 THEN value END"
+	return fmt.Sprintf(selectStepRows, strings.Join(fields, ", "), from)
+}
+
+// plainDest are the fields of such a row. One that is not plain has no state.
+func plainDest(s *pawl.StepRow) []any {
+	return []any{&s.Name, kindField{&s.Kind}, &s.Attempt, &s.Epoch, zero(&s.Worker), zero(&s.Begun), zero(&s.Ended), microsField{&s.Usage.Latency},
+		zero(&s.InputHash), zero(&s.Value), zero(&s.State)}
+}
+
+var (
+	stepLinesAfter, stepLinesFrom = stepLines(">"), stepLines(">=")
+	stepRowsAfter, stepRowsFrom   = stepRows(">"), stepRows(">=")
+)
 
 // Steps uses the primary key. It passes over the rows of items, batch by batch.
 func (t *txn) Steps(ctx context.Context, run pawl.RunID, after string, limit int) (steps []pawl.StepRow, err error) {
-	query := stepLinesAfter
+	if err := t.keepSteady(ctx); err != nil { // a plan that sorts a long journal does so for each page
+		return nil, fmt.Errorf("read journal of run %s: %w", run, err)
+	}
+	from, most := false, stepsPage
 	for more := true; more && len(steps) < limit; {
-		size := min(limit-len(steps), stepsPage)
-		lines, err := t.lines(ctx, query, string(run), after, int64(size))
+		size := min(limit-len(steps), most)
+		page, err := t.page(ctx, run, after, from, size)
 		if err != nil {
 			return nil, fmt.Errorf("read journal of run %s: %w", run, err)
 		}
-		page := make([]pawl.StepRow, len(lines))
-		for i := range page {
-			page[i].Run = run
-			if err := readLine(lines[i], &page[i]); err != nil {
-				return nil, fmt.Errorf("read journal of run %s: %w", run, err)
-			}
-		}
-		query, more = stepLinesAfter, len(page) == size
+		from, more = false, len(page) == size
 		if more {
 			after = page[size-1].Name
 		}
+		if t.native() { // else larger texts cost more than they save
+			most = limit
+		}
 		for i := range page {
 			if batch, _ := page[i].Item(); batch != "" {
-				query, after, more = stepLinesFrom, batch+"/0", true // '0' comes after '/'
+				after, from, more, most = batch+"/0", true, true, stepsPage // '0' comes after '/'
 				page = page[:i]
 				break
 			}
@@ -82,9 +105,48 @@ func (t *txn) Steps(ctx context.Context, run pawl.RunID, after string, limit int
 		if page, err = t.complete(ctx, run, page); err != nil {
 			return nil, fmt.Errorf("read journal of run %s: %w", run, err)
 		}
-		steps = append(steps, page...)
+		if steps == nil {
+			steps = page
+		} else {
+			steps = append(slices.Grow(steps, limit-len(steps)), page...)
+		}
 	}
 	return steps, nil
+}
+
+// native reports whether rows are read past database/sql.
+func (t *txn) native() bool {
+	_, ok := t.c.(Eacher)
+	return ok
+}
+
+// page reads plain rows, and of others the names, after a name or from it on.
+func (t *txn) page(ctx context.Context, run pawl.RunID, after string, from bool, size int) (page []pawl.StepRow, err error) {
+	args := []any{string(run), after, int64(size)}
+	if t.native() {
+		query := stepRowsAfter
+		if from {
+			query = stepRowsFrom
+		}
+		err = t.rows(ctx, query, args, collect(&page, plainDest, size))
+		for i := range page {
+			page[i].Run, page[i].ValueSize = run, len(page[i].Value)
+		}
+		return page, err
+	}
+	query := stepLinesAfter
+	if from {
+		query = stepLinesFrom
+	}
+	lines, err := t.lines(ctx, query, args...)
+	page = make([]pawl.StepRow, len(lines))
+	for i := range page {
+		page[i].Run = run
+		if err == nil {
+			err = readLine(lines[i], &page[i])
+		}
+	}
+	return page, err
 }
 
 // lines gives the lines of a page, sorted: an aggregate owes no order.
@@ -205,7 +267,7 @@ func (t *txn) ItemSteps(ctx context.Context, run pawl.RunID, after string, limit
 }
 
 const (
-	stepsPage = 100  // lines of a page: larger texts cost more than they save
+	stepsPage = 100  // steps of a page
 	linePage  = 1000 // names or ids of a page
 )
 

@@ -203,7 +203,7 @@ FROM pawl_workers w WHERE id = $1`
 // Worker uses the primary key; the table is small.
 func (t *txn) Worker(ctx context.Context, id pawl.WorkerID) (*pawl.WorkerRow, error) {
 	var w pawl.WorkerRow
-	found, err := t.row(ctx, selectWorker, []any{string(id)}, []any{&w.ID, scanMicros(&w.Lease), &w.Expires, &w.Alive, &w.Registered,
+	found, err := t.row(ctx, selectWorker, []any{string(id)}, []any{&w.ID, microsField{&w.Lease}, &w.Expires, &w.Alive, &w.Registered,
 		zero(&w.Hostname), zero(&w.Machine), zero(&w.Boot), zero(&w.PIDNS), zero(&w.PID), zero(&w.ProcessStart), zero(&w.Build),
 		zero(&w.SuspectRun), zero(&w.SuspectSince), &w.Overlap})
 	if err != nil {

@@ -15,7 +15,7 @@ const usageColumns = `provider, model, request_id, tokens_in, tokens_out, cost_m
 
 func usageDest(u *pawl.Usage, sent **fault.Evidence) []any {
 	return []any{zero(&u.Provider), zero(&u.Model), zero(&u.RequestID), zero(&u.TokensIn), zero(&u.TokensOut),
-		zero(&u.CostMicros), scanMicros(&u.Latency), scanSent(sent)}
+		zero(&u.CostMicros), microsField{&u.Latency}, scanSent(sent)}
 }
 
 // stepState are the columns of a step that a move may change but for its payloads and usage; with run, name and kind
@@ -28,7 +28,7 @@ const (
 )
 
 func stepDest(s *pawl.StepRow) []any {
-	return append(append([]any{&s.Run, &s.Name, zero(&s.Items), scanKind(&s.Kind), &s.State, &s.Attempt, &s.Epoch, zero(&s.Key), zero(&s.Paid),
+	return append(append([]any{&s.Run, &s.Name, zero(&s.Items), kindField{&s.Kind}, &s.State, &s.Attempt, &s.Epoch, zero(&s.Key), zero(&s.Paid),
 		zero(&s.Foreign), zero(&s.Worker), zero(&s.Begun), zero(&s.Ended), zero(&s.Deadline), zero(&s.Settle),
 		zero(&s.FirstIntent), zero(&s.KeyTTL), zero(&s.NextAt), zero(&s.FirstTry), zero(&s.Unknown), zero(&s.Round),
 		zero(&s.Told), zero(&s.ProbeAfter), zero(&s.NextProbe), zero(&s.Probes), zero(&s.UseStored), zero(&s.Orphaned), zero(&s.Inherited),

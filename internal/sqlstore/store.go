@@ -342,6 +342,15 @@ func (t *txn) exec(ctx context.Context, query string, args ...any) (int64, error
 	return t.c.Exec(ctx, t.s.texts.get(query), args...)
 }
 
+// keepSteady keeps the planner to look-ups for the rest of the transaction.
+func (t *txn) keepSteady(ctx context.Context) error {
+	if t.s.d.Steady == "" {
+		return nil
+	}
+	_, err := t.exec(ctx, t.s.d.Steady)
+	return err
+}
+
 // row runs a query that gives at most one row and reports whether there was one.
 func (t *txn) row(ctx context.Context, query string, args, dest []any) (found bool, err error) {
 	err = t.rows(ctx, query, args, func(rows pawl.Rows) error {

@@ -137,24 +137,36 @@ func scanSent(to **fault.Evidence) sql.Scanner {
 	})
 }
 
-func scanKind(to *fault.Kind) sql.Scanner {
-	return scanned(func(src any) error {
-		var text sql.Null[[]byte]
-		if err := text.Scan(src); err != nil {
-			return err
-		}
-		return to.UnmarshalText(text.V)
-	})
+// kindField is where a kind's name belongs.
+type kindField struct{ to *fault.Kind }
+
+func (f kindField) ScanText(text []byte) error { return f.to.UnmarshalText(text) }
+
+func (f kindField) Scan(src any) error {
+	var text sql.Null[[]byte]
+	if err := text.Scan(src); err != nil {
+		return err
+	}
+	return f.ScanText(text.V)
 }
 
-func scanMicros(to *time.Duration) sql.Scanner {
-	return scanned(func(src any) error {
-		var n sql.Null[int64]
-		err := n.Scan(src)
-		*to = time.Duration(n.V) * time.Microsecond
-		return err
-	})
+// microsField is where a number of microseconds belongs, if there is one.
+type microsField struct{ to *time.Duration }
+
+func (f microsField) ScanNumber(n int64) { *f.to = time.Duration(n) * time.Microsecond }
+
+func (f microsField) Scan(src any) error {
+	var n sql.Null[int64]
+	err := n.Scan(src)
+	f.ScanNumber(n.V)
+	return err
 }
+
+// What a destination may be besides a [sql.Scanner], for those who have a value at hand.
+type (
+	TextScanner   interface{ ScanText([]byte) error }
+	NumberScanner interface{ ScanNumber(int64) } // 0 for NULL
+)
 
 const idTemplate = "00000000-0000-0000-0000-000000000000"
 
