@@ -11,27 +11,31 @@ import (
 
 // await blocks until the run, or the last one that it has continued as, is terminal and returns its result's JSON. h is not nil
 // if the run began here when it was started.
-func (e *Engine) await(ctx context.Context, id RunID, h *here) ([]byte, error) {
+func (e *Engine) await(ctx context.Context, id RunID, made time.Time, h *here) ([]byte, error) {
 	for {
-		run, err := e.awaitEnd(ctx, id, h)
+		run, err := e.awaitEnd(ctx, id, made, h)
 		switch {
 		case err != nil:
 			return nil, err
 		case run.Successor == "":
 			return e.outcome(run)
 		}
-		id, h = run.Successor, nil
+		id, made, h = run.Successor, time.Time{}, nil
 	}
 }
 
 // awaitEnd blocks until the run is terminal and returns it, with its result. h is not nil if the run began here when it was
 // started.
-func (e *Engine) awaitEnd(ctx context.Context, id RunID, h *here) (*RunRow, error) {
+func (e *Engine) awaitEnd(ctx context.Context, id RunID, made time.Time, h *here) (*RunRow, error) {
 	var over chan struct{} // closed when the execution that began here is
 	if h != nil {
 		over = h.done
 	}
 	pause := 10 * time.Millisecond
+	young := time.Until(made.Add(notBefore)) // too young to have ended where another process works on it
+	if young > 0 {
+		pause = notBefore
+	}
 	ended := e.watch(id)
 	defer e.unwatch(id, ended)
 	for {
@@ -40,9 +44,13 @@ func (e *Engine) awaitEnd(ctx context.Context, id RunID, h *here) (*RunRow, erro
 			if final := h.ended(); final != nil {
 				return final, nil
 			}
-			wait, pause = pause, min(pause*2, time.Second)
 			var err error
-			run, err = e.stored(ctx, id)
+			if young > 0 {
+				wait, young = young, 0
+			} else {
+				wait, pause = pause, min(pause*2, time.Second)
+				run, err = e.stored(ctx, id)
+			}
 			if err != nil {
 				return nil, fmt.Errorf("result of run %s: %w", id, err)
 			}
@@ -68,6 +76,9 @@ func (e *Engine) awaitEnd(ctx context.Context, id RunID, h *here) (*RunRow, erro
 		}
 	}
 }
+
+// notBefore is how long after its start a run is first asked for that nobody here works on.
+const notBefore = 2 * time.Millisecond
 
 // ended is how the run has ended, if that is known here.
 func (h *here) ended() *RunRow {

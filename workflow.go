@@ -138,7 +138,7 @@ func (w *Workflow[In, Out]) Start(ctx context.Context, c Client, in In, opts ...
 	if err != nil {
 		return nil, err
 	}
-	return &Handle[Out]{c.engine(), s[0].id, s[0].isNew, s[0].here}, nil
+	return newHandle[Out](c, s[0], time.Now()), nil
 }
 
 // StartMany begins a run for each input in one transaction. key gives each its product key; nil means none. Either all
@@ -164,9 +164,9 @@ func (w *Workflow[In, Out]) StartMany(ctx context.Context, c Client, ins []In, k
 	if err != nil {
 		return nil, err
 	}
-	hs := make([]*Handle[Out], len(s))
+	hs, now := make([]*Handle[Out], len(s)), time.Now()
 	for i := range s {
-		hs[i] = &Handle[Out]{c.engine(), s[i].id, s[i].isNew, nil}
+		hs[i] = newHandle[Out](c, s[i], now)
 	}
 	return hs, nil
 }
@@ -194,7 +194,7 @@ func StartJSON(ctx context.Context, c Client, d Definition, json []byte, opts ..
 
 // Handle names a run that is there already. It does no I/O; a wrong id shows when it is used.
 func (w *Workflow[In, Out]) Handle(c Client, id RunID) *Handle[Out] {
-	return &Handle[Out]{c.engine(), id, false, nil}
+	return &Handle[Out]{e: c.engine(), id: id}
 }
 
 // Handle is a run whose result has the type Out. It needs no closing and is safe for concurrent use.
@@ -202,7 +202,16 @@ type Handle[Out any] struct {
 	e     *Engine
 	id    RunID
 	isNew bool
+	made  time.Time // when the run was started; zero if it was there
 	here  *here
+}
+
+func newHandle[Out any](c Client, s started, now time.Time) *Handle[Out] {
+	h := &Handle[Out]{e: c.engine(), id: s.id, isNew: s.isNew, here: s.here}
+	if s.isNew {
+		h.made = now
+	}
+	return h
 }
 
 // ID is the run's id.
@@ -219,7 +228,7 @@ func (h *Handle[Out]) Status(ctx context.Context) (RunInfo, error) { return h.e.
 // last successor that counts.
 func (h *Handle[Out]) Result(ctx context.Context) (Out, error) {
 	var out Out
-	raw, err := h.e.await(ctx, h.id, h.here)
+	raw, err := h.e.await(ctx, h.id, h.made, h.here)
 	if err != nil {
 		return out, err
 	}
