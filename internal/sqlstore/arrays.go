@@ -180,7 +180,7 @@ func (s *Store) statements(b *batch) []Batch {
 	add(&batchSettle, &b.settles)
 	for _, sh := range b.order {
 		t := b.inserts[sh]
-		text := shapeText{sh, arrays}
+		text := shapeText{shape: sh, as: arrays}
 		if t.even() {
 			text.as = evenArrays
 		}

@@ -135,7 +135,7 @@ func (s *Store) hotWrites() []Hot {
 	if s.d.Send == nil {
 		return []Hot{
 			{Name: "write: fence", Text: rowFence, Table: "pawl_runs", Index: "pkey"},
-			{Name: "write: settle", Text: rowSettle, Table: "pawl_steps", Index: "pkey"},
+			{Name: "write: settle", Text: rowSettleOf(shape{set: 0xff}), Table: "pawl_steps", Index: "pkey"},
 			{Name: "write: end", Text: rowEnd, Table: "pawl_runs", Index: "pkey"},
 			{Name: "write: open steps", Text: rowEnd, Table: "pawl_steps", Index: "pkey"},
 		}
@@ -204,6 +204,7 @@ func (s *Store) RowTexts() map[string]string {
 	if err := putStep(&pawl.StepRow{Run: "r", Name: "n", Kind: fault.KindOnce, State: pawl.StepInFlight, Attempt: 1}, &sh); err != nil {
 		panic(err)
 	}
-	return map[string]string{"fence": s.texts.get(rowFence), "start": s.texts.get(rowStart), "insert": rowInsert(sh.shape), "settle": rowSettle,
-		"end": s.texts.get(rowEnd), "item": insertItem}
+	return map[string]string{"fence": s.texts.get(rowFence), "start": s.texts.get(rowStart), "insert": shapeText{shape: sh.shape, kind: fault.KindOnce, state: pawl.StepInFlight}.insert(sh.shape),
+		"settle": rowSettleOf(shape{set: 0xff}),
+		"end":    s.texts.get(rowEnd), "item": insertItem}
 }

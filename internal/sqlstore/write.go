@@ -3,9 +3,12 @@ package sqlstore
 import (
 	"context"
 	"fmt"
+	"math/bits"
+	"slices"
 	"strings"
 
 	"github.com/pawlrun/pawl"
+	"github.com/pawlrun/pawl/fault"
 )
 
 // Call is one statement of a transaction that is sent as a whole, and what reads a row of its answer.
@@ -42,8 +45,7 @@ const openStates = `('waiting', 'in_flight', 'retrying', 'uncertain')`
 const (
 	rowFence = `SELECT 1 FROM pawl_runs{byid} WHERE id = $1 AND epoch = $2 AND token = $3 AND state = 'running'`
 
-	rowSettle = `UPDATE pawl_steps SET state = 'succeeded', ended = $4, value = $5, provider = $6, model = $7, request_id = $8,
-	tokens_in = $9, tokens_out = $10, cost_micros = $11, latency_us = $12, sent = $13
+	rowSettle = `UPDATE pawl_steps SET state = 'succeeded', ended = $4, value = $5%s
 WHERE run = $1 AND name = $2 AND attempt = $3 AND state IN ('in_flight', 'waiting')`
 
 	rowEnd = `UPDATE pawl_runs{byid} SET state = $2, epoch = epoch + 1, token = NULL, owner = NULL, due = NULL, ended = $3, fault = $4,
@@ -95,9 +97,7 @@ func (s *Store) writeChange(d *Direct, c *pawl.Change, now int64) error {
 		}
 	}
 	for _, row := range c.Settle {
-		a := args{all: []any{string(row.Run), row.Name, int64(row.Attempt), now, raw(row.Value)}}
-		putUsage(row, &a)
-		if err := d.one(rowSettle, a.all...); err != nil {
+		if err := s.writeSettle(d, row, now); err != nil {
 			return err
 		}
 	}
@@ -146,8 +146,22 @@ func (s *Store) writeInsert(d *Direct, row *pawl.StepRow, now int64) error {
 		return err
 	}
 	s.values = a.all
-	_, err := d.exec(s.shaped(shapeText{shape: s.shaper.shape}, rowInsert), a.all...)
+	of := shapeText{shape: s.shaper.shape, kind: row.Kind, state: row.State, first: row.Attempt == 1}
+	at, words := bits.OnesCount64(of.set&(1<<kindAt-1)), 2
+	if of.first {
+		words = 3
+	}
+	_, err := d.exec(s.shaped(of, of.insert), slices.Delete(a.all, at, at+words)...)
 	return err
+}
+
+func (s *Store) writeSettle(d *Direct, row *pawl.StepRow, now int64) error {
+	a := args{all: append(s.values[:0], string(row.Run), row.Name, int64(row.Attempt), now, raw(row.Value)), short: true}
+	putUsage(row, &a)
+	s.values = a.all
+	s.shaper = shaper{}
+	putUsage(row, &s.shaper)
+	return d.one(s.shaped(shapeText{shape: s.shaper.shape, as: settle}, rowSettleOf), a.all...)
 }
 
 func (s *Store) writeItem(d *Direct, it *pawl.ItemRow, now int64) error {
@@ -158,25 +172,59 @@ func (s *Store) writeItem(d *Direct, it *pawl.ItemRow, now int64) error {
 	return err
 }
 
-func rowInsert(sh shape) string {
+// insert is the statement for one row. What few words there are for stands in it, as do first attempts: a parameter costs more.
+func (of shapeText) insert(shape) string {
 	var names, params []string
-	for i, at := range sh.columns() {
+	n := 0
+	for _, at := range of.columns() {
 		names = append(names, stepNames[at])
-		params = append(params, fmt.Sprintf("$%d", i+1))
+		switch {
+		case at == kindAt:
+			params = append(params, "'"+of.kind.String()+"'")
+		case at == kindAt+1:
+			params = append(params, "'"+string(of.state)+"'")
+		case at == kindAt+2 && of.first:
+			params = append(params, "1")
+		default:
+			n++
+			params = append(params, fmt.Sprintf("$%d", n))
+		}
 	}
 	return `INSERT INTO pawl_steps (` + strings.Join(names, ", ") + `) VALUES (` + strings.Join(params, ", ") + `)`
 }
 
-// shapeText is which of the statements for a shape.
+// kindAt is the place of a step's kind. Its state and its attempt come after it.
+var kindAt = slices.Index(stepNames, "kind")
+
+// rowSettleOf has parameters for those of the columns of usage that are in the shape.
+func rowSettleOf(sh shape) string {
+	var sets strings.Builder
+	n := 5
+	for i, name := range strings.Fields(usageNames) {
+		value := "NULL"
+		if sh.set&(1<<i) != 0 {
+			n++
+			value = fmt.Sprintf("$%d", n)
+		}
+		sets.WriteString(", " + name + " = " + value)
+	}
+	return fmt.Sprintf(rowSettle, sets.String())
+}
+
+// shapeText is which of the statements for a shape. The last three are a single row's.
 type shapeText struct {
 	shape
-	as int
+	as    int
+	kind  fault.Kind
+	state pawl.StepState
+	first bool
 }
 
 const (
 	single     = iota // one row
 	arrays            // a form, of rows that differ in every column
 	evenArrays        // … and of rows that differ only where rows usually do
+	settle            // one row that is settled; its shape is of the columns of usage
 )
 
 // shaped gives the statement for a shape, made once.
