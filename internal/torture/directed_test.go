@@ -274,3 +274,15 @@ func TestAnsweredMeanwhile(t *testing.T) {
 	until(t, "the run has ended", 5*lease, r.finished(t, h))
 	r.dismissAll(t)
 }
+
+// TestLostBetweenSteps: a worker is lost in a step that was called with the result of the step before. The next one does not call it
+// with another.
+func TestLostBetweenSteps(t *testing.T) {
+	r := scene(t, "sqlite")
+	h := r.begin(t, "rep", "rep", "rep")
+	s := r.seats[0]
+	r.occupy(t, s, workerConfig{Count: 2, Point: hooks.EffectDone, Flush: time.Minute})
+	until(t, "the worker is lost in the second step", 5*lease, s.p.ended)
+	r.occupy(t, r.seats[1], workerConfig{})
+	r.finish(t, h)
+}

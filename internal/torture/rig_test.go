@@ -196,7 +196,9 @@ func (r *rig) occupy(t *testing.T, s *seat, fate workerConfig) {
 	t.Helper()
 	fate.Store, fate.URL, fate.Foreign, fate.Effects = r.kind, s.url, r.foreign, r.effects.url
 	fate.Claims, fate.Wall = filepath.Join(r.dir, "claims.log"), r.wall.file.Name()
-	fate.Flush = *flush
+	if fate.Flush == 0 {
+		fate.Flush = *flush
+	}
 	raw, err := json.Marshal(fate)
 	if err != nil {
 		t.Fatal(err)
