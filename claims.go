@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -210,8 +211,10 @@ func (w *worker) free() int {
 // parts notes that nothing of the run is left to do but to write its end.
 func (w *worker) parts(x *execution) {
 	w.mu.Lock()
-	x.parting = true
-	w.parting++
+	if w.live[x.row.ID] == x && !x.parting { // else it does not count any more
+		x.parting = true
+		w.parting++
+	}
 	w.mu.Unlock()
 	w.free1()
 }
@@ -266,7 +269,8 @@ func (w *worker) begin(c Claimed, early *journal, h *here) {
 		x.quit(fault.ErrRunCanceled)
 	}
 	w.mu.Lock()
-	if old := w.live[c.Row.ID]; old != nil && old.parting { // it does not count any more
+	old := w.live[c.Row.ID]
+	if old != nil && old.parting { // it does not count any more
 		old.parting = false
 		w.parting--
 	}
@@ -274,6 +278,9 @@ func (w *worker) begin(c Claimed, early *journal, h *here) {
 	born := w.born[c.Row.ID]
 	delete(w.born, c.Row.ID)
 	w.mu.Unlock()
+	if old != nil && !old.ending.Load() {
+		old.lose(fmt.Errorf("claimed again: %w", ErrLeaseLost))
+	}
 	x.def = w.e.defs[VersionID{c.Row.Workflow, c.Row.Version}]
 	unwatch := x.watch()
 	w.crew.do(func() {

@@ -115,6 +115,71 @@ func TestEndsLeaveTheirSlots(t *testing.T) {
 	})
 }
 
+// A run that its own worker claims again, because somebody has released it meanwhile, takes the place of its old execution: that
+// one is told, and its end makes no room.
+func TestClaimedAgainByTheSameWorker(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		var began, running atomic.Int64
+		var held atomic.Bool
+		through, told := make(chan struct{}), make(chan error, 1)
+		b.hooks.At = func(p hooks.Point, _, _ string) {
+			if p == hooks.CommitSending && held.Load() {
+				<-through
+			}
+		}
+		w := pawl.Define("long", "v1", func(run *pawl.Run, in int) (int, error) {
+			first := began.Add(1) == 1
+			running.Add(1)
+			defer running.Add(-1)
+			return pawl.Repeatable(run, "s", in, func(ctx context.Context, in int) (int, error) {
+				if first {
+					<-ctx.Done()
+					told <- context.Cause(ctx)
+				}
+				time.Sleep(time.Minute) // bubble
+				return in, nil
+			})
+		})
+		b.opts.Slots, b.opts.Lease = 2, time.Hour
+		s, e := b.spied(w)
+		h, err := w.Start(t.Context(), e, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var worker pawl.WorkerID
+		s.claim = func(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error) {
+			worker = c.Worker
+			return s.Store.Claim(ctx, c)
+		}
+		stop := b.work(e)
+		time.Sleep(time.Second) // bubble
+		if ok, err := s.ReleaseLost(t.Context(), worker, h.ID(), 1); err != nil || !ok {
+			t.Fatalf("released: %t, %v", ok, err)
+		}
+		for i := range 5 {
+			b.startElsewhere(w, i)
+		}
+		time.Sleep(5 * time.Second) // bubble
+		select {
+		case err := <-told:
+			if !errors.Is(err, fault.ErrLeaseLost) {
+				t.Errorf("the old execution is told %v", err)
+			}
+		default:
+			t.Error("the old execution is not told that another one has its run")
+		}
+		held.Store(true)
+		time.Sleep(70 * time.Second) // bubble: the old one has ended, and nothing that ends is written
+		if n := running.Load(); n > 2 {
+			t.Errorf("%d bodies are executed in 2 slots", n)
+		}
+		held.Store(false)
+		close(through)
+		time.Sleep(time.Hour) // bubble
+		stop()
+	})
+}
+
 // startElsewhere starts a run through an engine that does not work.
 func (b *bench) startElsewhere(w *pawl.Workflow[int, int], in int) *pawl.Handle[int] {
 	b.t.Helper()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -179,7 +180,7 @@ func TestSharedWriteThatIsNotRead(t *testing.T) {
 	t.Parallel()
 	addr := pgtest.URL(t)
 	open(t, addr)
-	relay, paused := relay(t, addr)
+	relay, paused, held := relay(t, addr)
 	s, err := postgres.Open(t.Context(), relay, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +194,7 @@ func TestSharedWriteThatIsNotRead(t *testing.T) {
 	big := newRun()
 	big.Input = bytes.Repeat([]byte("1"), 32<<20) // more than the buffers on the way hold
 	a := sends(t, s, starts(big))
-	still(t, a)
+	<-held
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	b := make(chan error, 1)
@@ -215,8 +216,9 @@ func TestSharedWriteThatIsNotRead(t *testing.T) {
 	}
 }
 
-// relay gives a URL that passes everything on to that of addr, but for what clients send while the channel, if any, is open.
-func relay(t *testing.T, addr string) (url string, paused *atomic.Pointer[chan struct{}]) {
+// relay gives a URL that passes everything on to that of addr, but for what clients send while the channel, if any, is open. held is
+// closed when the first of them has sent something then.
+func relay(t *testing.T, addr string) (url string, paused *atomic.Pointer[chan struct{}], held chan struct{}) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(addr)
 	if err != nil {
@@ -228,11 +230,13 @@ func relay(t *testing.T, addr string) (url string, paused *atomic.Pointer[chan s
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	paused = new(atomic.Pointer[chan struct{}])
+	paused, held = new(atomic.Pointer[chan struct{}]), make(chan struct{})
+	holds := sync.OnceFunc(func() { close(held) })
 	pass := func(to, from net.Conn, paused *atomic.Pointer[chan struct{}]) {
 		defer func() { _, _ = to.Close(), from.Close() }()
 		for buf := make([]byte, 4096); ; {
 			if pause := paused.Load(); pause != nil {
+				holds()
 				<-*pause
 			}
 			n, err := from.Read(buf)
@@ -259,7 +263,7 @@ func relay(t *testing.T, addr string) (url string, paused *atomic.Pointer[chan s
 			go pass(client, server, new(atomic.Pointer[chan struct{}]))
 		}
 	}()
-	return strings.Replace(addr, target, l.Addr().String(), 1), paused
+	return strings.Replace(addr, target, l.Addr().String(), 1), paused, held
 }
 
 // A connection whose session takes no writes is not used again.

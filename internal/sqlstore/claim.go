@@ -15,7 +15,8 @@ import (
 // oldest of all, after their head start. Eight things are on purpose:
 //
 //   - The rows that are locked are found again through {anyof}, which stays a look-up for each; a join can flip to a scan of all runs.
-//     {byid} does the same for SQLite, where {row} is the id.
+//     {byid} does the same for SQLite, where {row} is the id. A row that was changed between the statement's snapshot and its lock is
+//     somewhere else by then and not taken: the next claim finds it.
 //   - The owners whose lease is over are found first, so that a claim with nobody expired is one probe of the workers.
 //   - Parameters stand in a CAST or a sum: SQLite looks at a bare one when it plans, at its limit and for partial indexes, and plans the
 //     statement anew for each value.
