@@ -162,7 +162,7 @@ func (f microsField) Scan(src any) error {
 	return err
 }
 
-// What a destination may be besides a [sql.Scanner], for those who have a value at hand.
+// TextScanner and NumberScanner are what a destination may be besides a [sql.Scanner], for those who have a value at hand.
 type (
 	TextScanner   interface{ ScanText([]byte) error }
 	NumberScanner interface{ ScanNumber(int64) } // 0 for NULL
