@@ -162,11 +162,11 @@ func (f microsField) Scan(src any) error {
 	return err
 }
 
-// TextScanner and NumberScanner are what a destination may be besides a [sql.Scanner], for those who have a value at hand.
-type (
-	TextScanner   interface{ ScanText([]byte) error }
-	NumberScanner interface{ ScanNumber(int64) } // 0 for NULL
-)
+// TextScanner may be what a [sql.Scanner] of a text is besides, for those who have it at hand.
+type TextScanner interface{ ScanText([]byte) error }
+
+// NumberScanner is the same for a number, which is 0 for NULL.
+type NumberScanner interface{ ScanNumber(int64) }
 
 const idTemplate = "00000000-0000-0000-0000-000000000000"
 
