@@ -146,14 +146,14 @@ func TestClaimedAgainByTheSameWorker(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var worker pawl.WorkerID
+		var worker atomic.Value
 		s.claim = func(ctx context.Context, c pawl.Claim) ([]pawl.Claimed, error) {
-			worker = c.Worker
+			worker.Store(c.Worker)
 			return s.Store.Claim(ctx, c)
 		}
 		stop := b.work(e)
 		time.Sleep(time.Second) // bubble
-		if ok, err := s.ReleaseLost(t.Context(), worker, h.ID(), 1); err != nil || !ok {
+		if ok, err := s.ReleaseLost(t.Context(), worker.Load().(pawl.WorkerID), h.ID(), 1); err != nil || !ok {
 			t.Fatalf("released: %t, %v", ok, err)
 		}
 		for i := range 5 {
