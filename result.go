@@ -9,8 +9,8 @@ import (
 	"github.com/pawlrun/pawl/fault"
 )
 
-// await blocks until the run, or the last one that it has continued as, is terminal and returns its result's JSON. h is not nil
-// if the run began here when it was started.
+// await blocks until the run, or the last one that it has continued as, is terminal and returns its result's JSON. made is when
+// the run was started, if its caller did that; h is not nil if it began here then.
 func (e *Engine) await(ctx context.Context, id RunID, made time.Time, h *here) ([]byte, error) {
 	for {
 		run, err := e.awaitEnd(ctx, id, made, h)
@@ -24,8 +24,7 @@ func (e *Engine) await(ctx context.Context, id RunID, made time.Time, h *here) (
 	}
 }
 
-// awaitEnd blocks until the run is terminal and returns it, with its result. h is not nil if the run began here when it was
-// started.
+// awaitEnd blocks until the run is terminal and returns it, with its result. made and h are those of await.
 func (e *Engine) awaitEnd(ctx context.Context, id RunID, made time.Time, h *here) (*RunRow, error) {
 	var over chan struct{} // closed when the execution that began here is
 	if h != nil {
