@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,9 @@ func payload(text string) func(*pawl.Decision) {
 
 var gatedKinds = []pawl.Kind{fault.KindRepeatable, fault.KindKeyed, fault.KindTx, fault.KindOnce}
 
+// acted are the states of a gate that was approved a moment ago: the run may be quick.
+var acted = []string{"approved", "claimed", "executed"}
+
 // C110, A2, A3, A10: nothing runs before the approval, what was approved runs once, and nobody holds a slot meanwhile.
 func TestApprovedIsDoneOnce(t *testing.T) {
 	for _, k := range gatedKinds {
@@ -117,7 +121,7 @@ func TestApprovedIsDoneOnce(t *testing.T) {
 				s.gateOf(second)
 				time.Sleep(10 * time.Minute) // bubble
 				s.want(map[string]int{"pay": 0})
-				if got := s.must(g, pawl.AnswerApprove, "ann"); got.State != "approved" {
+				if got := s.must(g, pawl.AnswerApprove, "ann"); !slices.Contains(acted, got.State) {
 					t.Errorf("after the approval the gate is %s", got.State)
 				}
 				result(t, s.reach(first, pawl.Succeeded), "pay(o1/9900)")
@@ -230,7 +234,7 @@ func TestEditAndApprove(t *testing.T) {
 				t.Fatal(err)
 			}
 			g := s.must(old, pawl.AnswerEditAndApprove, "eve", edit, func(d *pawl.Decision) { d.Hash = seen.Hash })
-			if g.State != "approved" || g.Generation != 2 {
+			if !slices.Contains(acted, g.State) || g.Generation != 2 {
 				t.Errorf("the gate is %+v", g)
 			}
 			result(t, s.reach(id, pawl.Succeeded), "pay(o1/5000)")
