@@ -85,7 +85,7 @@ func classify(err error) sqlstore.Class {
 		return sqlstore.Other
 	}
 	switch e.Code {
-	case "40001", "40P01", forgotten: // serialization failure, deadlock
+	case "40001", "40P01": // serialization failure, deadlock
 		return sqlstore.Aborted
 	case "55P03": // lock not available
 		return sqlstore.Locked

@@ -13,14 +13,20 @@ import (
 	"github.com/pawlrun/pawl/internal/pgtest"
 )
 
-// Rows are scanned as pgx scans them, and what pgx refuses is refused.
-func TestRowsAreScannedAsByPgx(t *testing.T) {
-	t.Parallel()
+func dial(t *testing.T) *pgx.Conn {
+	t.Helper()
 	conn, err := pgx.Connect(t.Context(), pgtest.URL(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+// Rows are scanned as pgx scans them, and what pgx refuses is refused.
+func TestRowsAreScannedAsByPgx(t *testing.T) {
+	t.Parallel()
+	conn := dial(t)
 	exec := func(text string) {
 		if _, err := conn.Exec(t.Context(), text); err != nil {
 			t.Fatal(err)
@@ -78,11 +84,7 @@ func TestRowsAreScannedAsByPgx(t *testing.T) {
 // A row does not change when the next one is scanned into the same fields.
 func TestRowsKeepWhatTheyHave(t *testing.T) {
 	t.Parallel()
-	conn, err := pgx.Connect(t.Context(), pgtest.URL(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	conn := dial(t)
 	rows, err := conn.Query(t.Context(), `SELECT convert_to(v, 'UTF8'), v FROM (VALUES ('one'), ('two'), ('two')) AS v (v)`)
 	if err != nil {
 		t.Fatal(err)
