@@ -267,3 +267,23 @@ func TestTimesOfFailedAttempts(t *testing.T) {
 		}
 	})
 }
+
+// Who starts a run that another engine works on learns its end soon: it looks after 2 ms, 4, 8 and so on, and not at once.
+func TestResultOfAShortRunElsewhere(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		w := pawl.Define("short", "v1", func(_ *pawl.Run, in int) (int, error) {
+			time.Sleep(5 * time.Millisecond) // bubble
+			return in, nil
+		})
+		b.opts.Poll = time.Millisecond
+		stop := b.work(b.engine(w))
+		defer stop()
+		time.Sleep(time.Second) // bubble
+		begun := time.Now()
+		h := b.startElsewhere(w, 7)
+		n, err := h.Result(t.Context())
+		if took := time.Since(begun); err != nil || n != 7 || took >= 10*time.Millisecond {
+			t.Errorf("%d, %v, after %v; want 7 within 10 ms", n, err, took)
+		}
+	})
+}
