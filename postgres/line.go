@@ -72,8 +72,8 @@ func (d *defaults) sendBatch(ctx context.Context, take sqlstore.Take, statements
 	}
 }
 
-// send sends x and reads its answers, behind another exchange, if it may and there is one, or on a connection that nobody uses. If ctx ends, the connection is
-// broken off, for both that use it.
+// send sends x and reads its answers, behind another exchange, if it may and there is one, or on a connection that nobody uses.
+// If ctx ends, the connection is broken off, for both that use it.
 func (l *line) send(ctx context.Context, take sqlstore.Take, x *exchange, d *defaults, may bool) (behind bool, err error) {
 	var k *link
 	var before, mine chan struct{}

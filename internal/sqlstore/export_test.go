@@ -208,3 +208,9 @@ func (s *Store) RowTexts() map[string]string {
 		"settle": rowSettleOf(shape{set: 0xff}),
 		"end":    s.texts.get(rowEnd), "item": insertItem}
 }
+
+// Setting reads one of PostgreSQL's, as the transaction has it.
+func Setting(ctx context.Context, tx pawl.Txn, name string) (value string, err error) {
+	_, err = tx.(*txn).row(ctx, `SELECT current_setting($1)`, []any{name}, []any{&value})
+	return value, err
+}

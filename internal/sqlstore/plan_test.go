@@ -276,3 +276,27 @@ func explainPostgres(t *testing.T, conn *sql.Conn, hot sqlstore.Hot) (lines []st
 	}
 	return lines, ""
 }
+
+// A journal is read with a plan that does not depend on what is known of the table when it is made: one that sorts the whole
+// journal would do so for each page.
+func TestJournalsAreReadWithASteadyPlan(t *testing.T) {
+	t.Parallel()
+	s, err := postgres.Open(t.Context(), pgtest.URL(t), &postgres.Options{Migrate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, s)
+	err = s.View(t.Context(), func(ctx context.Context, tx pawl.Txn) error {
+		if _, err := tx.Steps(ctx, pawl.RunID(uuid.Must(uuid.NewV7()).String()), "", 10); err != nil {
+			return err
+		}
+		mode, err := sqlstore.Setting(ctx, tx, "plan_cache_mode")
+		if mode != "force_generic_plan" {
+			t.Errorf("plan_cache_mode is %q", mode)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
